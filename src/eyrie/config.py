@@ -94,7 +94,11 @@ def explain(error: BaseException, folder: Path, changes: Sequence[str]) -> str:
             close = get_close_matches(key.rsplit(".", 1)[-1], names, n=1)
             message += f"; did you mean {close[0]}?" if close else ""
             message += f"; valid names there: {', '.join(names)}"
-    given = [change for change in changes if key and change.lstrip("+~").split("=")[0].split("@")[0] in (key, key.split(".")[0])]
+    given = [
+        change
+        for change in changes
+        if key and change.lstrip("+~").split("=")[0].split("@")[0] in (key, key.split(".")[0])
+    ]
     if given:
         message += f"; given: {given[0].lstrip('+')}"
     for group in GROUPS:  # a group option that does not exist
@@ -146,7 +150,10 @@ def _check(config: dict[str, Any]) -> None:
     need(config["evaluate"]["chain_length"] in config["evaluate"]["chain_lengths"],
          "evaluate.chain_length must be one of evaluate.chain_lengths")  # fmt: skip
     layers = config["capture"]["aux_layers"]
-    need(layers is None or (len(layers) == 3 and len(set(layers)) == 3), "capture.aux_layers must be three different indices")
+    need(
+        layers is None or (len(layers) == 3 and len(set(layers)) == 3),
+        "capture.aux_layers must be three different indices",
+    )
     source = config["target"]["source"]
     need(source.split(":")[0] in ("package", "hub", "folder") and ":" in source,
          f"target.source={source!r} must be package:NAME, hub:ORG/NAME or folder:PATH")  # fmt: skip
@@ -194,7 +201,9 @@ def stage_slice(config: Mapping[str, Any], stage: str, dataset: str | None = Non
 def runtime(config: Mapping[str, Any]) -> str:
     """Canonical JSON of what a generate job needs besides its slice; a change of it reruns nothing."""
     generate = {key: config["generate"][key] for key in MONEY_AND_CONCURRENCY}
-    gateway = {key: config["gateway"][key] for key in ("kind", "base_url", "api_key_file", "account", "width", "policy")}
+    gateway = {
+        key: config["gateway"][key] for key in ("kind", "base_url", "api_key_file", "account", "width", "policy")
+    }
     return canonical_json({"run": config["run"], **generate, "gateway": gateway})
 
 

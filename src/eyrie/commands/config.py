@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> int:
     config = compose(args.conf_dir, args.overrides)
     if args.slice:
         if args.dataset and args.dataset not in {**config["datasets"], **config["evaluate"]["benchmarks"]}:
-            raise InputError(f"--dataset {args.dataset}: not in this configuration; it has {', '.join(config['datasets'])}")
+            raise InputError(
+                f"--dataset {args.dataset}: not in this configuration; it has {', '.join(config['datasets'])}"
+            )
         print(stage_slice(config, args.slice, args.dataset))
         return 0
     import yaml
