@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
 import traceback
+from typing import IO
 
 from eyrie import __version__
 from eyrie.errors import ExitCode, EyrieError
@@ -46,6 +49,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"eyrie {__version__}")
+    parser.add_argument("--log", metavar="FILE", help="also write what goes to stderr to this file, as plain lines")
     subparsers = parser.add_subparsers(dest="command", metavar="<stage>", required=True)
     for name, (module, help_line) in COMMANDS.items():
         sub = subparsers.add_parser(name, help=help_line, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -57,12 +61,58 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+class Tee(io.TextIOBase):
+    """stderr and a log file at once. Says that it is no terminal, so progress comes as lines and not as a live view:
+    several jobs of one Snakemake run share the terminal."""
+
+    def __init__(self, terminal: IO[str], log: IO[str]) -> None:
+        self.terminal = terminal
+        self.log = log
+
+    def write(self, text: str) -> int:
+        self.log.write(text)
+        self.log.flush()
+        return self.terminal.write(text)
+
+    def flush(self) -> None:
+        self.log.flush()
+        self.terminal.flush()
+
+    def fileno(self) -> int:
+        return self.terminal.fileno()
+
+    def isatty(self) -> bool:
+        return False
+
+
+def _command(arguments: list[str]) -> str | None:
+    """The first word that is neither an option nor the value of `--log`."""
+    skip = False
+    for word in arguments:
+        if skip:
+            skip = False
+        elif word == "--log":
+            skip = True
+        elif not word.startswith("-"):
+            return word
+    return None
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one command and turn its failure into one line and an exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    command = next((word for word in arguments if not word.startswith("-")), None)
-    try:
+    command = _command(arguments)
+    with contextlib.ExitStack() as stack:
         args = build_parser(command).parse_args(arguments)
+        if args.log:
+            os.makedirs(os.path.dirname(os.path.abspath(args.log)), exist_ok=True)
+            log = stack.enter_context(open(args.log, "w", encoding="utf-8", errors="backslashreplace"))
+            stack.enter_context(contextlib.redirect_stderr(Tee(sys.stderr, log)))
+        return _guarded(args, command)
+
+
+def _guarded(args: argparse.Namespace, command: str | None) -> int:
+    try:
         return int(args.run(args) or 0)
     except EyrieError as error:
         print(f"eyrie {command}: error: {error}", file=sys.stderr)

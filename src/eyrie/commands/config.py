@@ -21,8 +21,9 @@ from eyrie.errors import InputError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="Hydra overrides, applied in order")
     parser.add_argument("--conf-dir", default="conf", help="folder with config.yaml (default: %(default)s)")
-    parser.add_argument("--slice", choices=sorted(SLICES), metavar="STAGE",
-                        help=f"print only what this stage depends on, as its rule passes it: {', '.join(SLICES)}")  # fmt: skip
+    stages = ", ".join(SLICES)
+    slice_help = f"print only what this stage depends on, as its rule passes it: {stages}"
+    parser.add_argument("--slice", choices=sorted(SLICES), metavar="STAGE", help=slice_help)
     parser.add_argument("--dataset", help="with --slice: add this dataset's own settings")
     parser.add_argument("--names", action="store_true", help="list the groups and their files")
 

@@ -1,0 +1,85 @@
+"""What the Snakefile and its rules ask the configuration: paths, slices, shards, resources.
+
+Rules stay declarative; every decision that needs code is here and tested without Snakemake.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from eyrie.config import compose, overrides, runtime, shards, stage_slice
+from eyrie.errors import InputError
+
+
+class Workflow:
+    """One composed configuration, as the rules see it.
+
+    `settings` is Snakemake's own `config` (`--config` and `--configfile`), the channel for Hydra overrides.
+    Raises InputError with the path of a wrong key; the Snakefile turns it into Snakemake's own error.
+    """
+
+    def __init__(self, conf_dir: str | Path, settings: Mapping[str, Any]) -> None:
+        self.config = compose(conf_dir, overrides(settings))
+        self.datasets = list(self.config["datasets"])
+        self.benchmarks = list(self.config["evaluate"]["benchmarks"])
+        self.run = f"{self.config['results']}/{self.config['run']}"
+        self.store = self.config["store"]
+        self.vault = self.config["vault"]
+        self.runtime = runtime(self.config)
+        # The interpreter that runs Snakemake runs the stages, whether or not its environment is activated.
+        self.eyrie = f"{sys.executable} -m eyrie"
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the target answers from this machine's cores."""
+        return self.config["gateway"]["kind"] == "embedded"
+
+    @property
+    def target_argument(self) -> str:
+        """`--target FILE` where the gateway runs the target itself; a paid gateway needs no model files."""
+        return f"--target {self.run}/target.json" if self.embedded else ""
+
+    def slice(self, stage: str, dataset: str | None = None) -> str:
+        """Canonical JSON of what a job's output depends on (a rule's only tracked parameter)."""
+        return stage_slice(self.config, stage, dataset)
+
+    def shards(self, dataset: str, folder: str, suffix: str) -> list[str]:
+        """The shard files of one dataset and their manifest, known before anything runs."""
+        base = f"{self.run}/{folder}/{dataset}"
+        return [f"{base}/{name}{suffix}" for name in shards(self.config, dataset)] + [f"{base}/manifest.json"]
+
+    def manifests(self, folder: str) -> list[str]:
+        """The manifest of every dataset's shards in `folder`."""
+        return [f"{self.run}/{folder}/{dataset}/manifest.json" for dataset in self.datasets]
+
+    def all_shards(self, folder: str, suffix: str) -> list[str]:
+        """Every dataset's shards and manifests."""
+        return [path for dataset in self.datasets for path in self.shards(dataset, folder, suffix)]
+
+    def per_dataset(self, folder: str, suffix: str, names: list[str] | None = None) -> list[str]:
+        """One file per dataset: `<run>/<folder>/<dataset><suffix>`."""
+        return [f"{self.run}/{folder}/{name}{suffix}" for name in (self.datasets if names is None else names)]
+
+    def threads(self, stage: str, cores: int | None) -> int:
+        """Threads of one job; 0 in the configuration is every core that Snakemake was given."""
+        return self.config["resources"][stage]["threads"] or cores or 1
+
+    def resources(self, stage: str) -> dict[str, int]:
+        """`gpu`, `mem_mb` and `runtime` (minutes) of one job, for `resources:`."""
+        wanted = self.config["resources"][stage]
+        return {name: wanted[name] for name in ("gpu", "mem_mb", "runtime")}
+
+    def benchmark_arguments(self) -> str:
+        """`--benchmarks NAME=FILE` for every benchmark."""
+        pairs = zip(self.benchmarks, self.per_dataset("prompts", ".jsonl.zst", self.benchmarks), strict=True)
+        return " ".join(f"{name}={path}" for name, path in pairs)
+
+
+def dataset_pattern(names: list[str]) -> str:
+    """A wildcard constraint that matches these names and nothing else."""
+    if not names:
+        raise InputError("configuration: no datasets and no benchmarks")
+    return "|".join(names)
