@@ -1,0 +1,59 @@
+"""Keys and values of the draft layer for a batch of sequences that grow and shrink each at its own pace."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class DraftCache:
+    """Keys and values `[B, kv heads, capacity, head dim]`; of row `b` the first `lengths[b]` entries are valid.
+
+    `append` writes behind each row's own valid entries, so rows of different lengths never need padding between
+    them; `truncate` forgets a tail, which is how rejected drafts are dropped. Keys are stored rotated.
+    """
+
+    def __init__(self, batch: int, kv_heads: int, head_dim: int, *, dtype: torch.dtype, device: torch.device) -> None:
+        self.keys = torch.empty(batch, kv_heads, 0, head_dim, dtype=dtype, device=device)
+        self.values = torch.empty_like(self.keys)
+        self.lengths = torch.zeros(batch, dtype=torch.int64, device=device)
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Add `N` entries `[B, kv heads, N, head dim]` to every row.
+
+        Returns the keys and values up to the longest row, `[B, kv heads, S, head dim]`, and `visible bool[B, N, S]`:
+        query `n` of row `b` sees the row's earlier entries and the new ones up to itself.
+        """
+        batch, _, count, _ = keys.shape
+        start = self.lengths
+        longest = int(start.max()) + count if batch else count
+        self._reserve(longest)
+        places = start[:, None] + torch.arange(count, device=start.device)  # [B, N]
+        rows = torch.arange(batch, device=start.device)[:, None]
+        self.keys[rows, :, places] = keys.transpose(1, 2)
+        self.values[rows, :, places] = values.transpose(1, 2)
+        self.lengths = start + count
+        visible = torch.arange(longest, device=start.device) <= places[..., None]
+        return self.keys[:, :, :longest], self.values[:, :, :longest], visible
+
+    def truncate(self, lengths: Tensor) -> None:
+        """Keep the first `lengths[b]` entries of each row (`int64[B]`, none above the present length)."""
+        if bool((lengths > self.lengths).any()):
+            raise ValueError("a draft cache cannot be truncated to more entries than it holds")
+        self.lengths = lengths.clone()
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only the given rows (`int64[R]`), in that order: finished sequences leave the batch."""
+        self.keys, self.values, self.lengths = self.keys[rows], self.values[rows], self.lengths[rows]
+
+    def _reserve(self, size: int) -> None:
+        have = self.keys.shape[2]
+        if size <= have:
+            return
+        capacity = max(size, 2 * have, 64)
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            # Zeros, not empty memory: entries that a row does not have are masked, and 0 * NaN would still be NaN.
+            new = old.new_zeros(*old.shape[:2], capacity, old.shape[3])
+            new[:, :, :have] = old
+            setattr(self, name, new)
