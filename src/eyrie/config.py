@@ -6,8 +6,10 @@ when it changes and only then. `runtime()` is the other half: money, concurrency
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+import typing
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -86,6 +88,8 @@ def explain(error: BaseException, folder: Path, changes: Sequence[str]) -> str:
         cause = cause.__cause__
     text = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
     message = f"configuration: {text}"
+    if text.startswith("Error parsing override"):
+        return message + "; write overrides as KEY=VALUE, lists as KEY=[A,B], and quote them for the shell"
     key = getattr(cause, "full_key", None) if isinstance(cause, OmegaConfBaseException) else None
     if key:
         message += f" (key {key})"
@@ -111,16 +115,13 @@ def explain(error: BaseException, folder: Path, changes: Sequence[str]) -> str:
 
 def _valid_names(key: str) -> list[str]:
     """The names that the schema knows beside the last part of `key`."""
-    import dataclasses
-    import typing
-
     node: Any = Config
     for part in key.split(".")[:-1]:
-        if not dataclasses.is_dataclass(node):
-            return []
-        hints = typing.get_type_hints(node)
-        node = hints.get(part)
-        if typing.get_origin(node) is dict:
+        if dataclasses.is_dataclass(node):
+            node = typing.get_type_hints(node).get(part)
+        elif typing.get_origin(node) is dict:
+            node = typing.get_args(node)[1]
+        else:
             return []
     return sorted(f.name for f in dataclasses.fields(node)) if dataclasses.is_dataclass(node) else []
 

