@@ -1,0 +1,293 @@
+"""A Llama decoder for CPUs without a compiler: packed weights, a static cache, and rows that do not see each other.
+
+Used by the embedded gateway and by evaluation. Compared with the modelling code of transformers it fuses q, k and v
+into one product, packs every weight once for oneDNN (1.3 to 2 times the rate of a plain product at 8 to 64 rows),
+never repeats grouped keys, and touches the cache only up to the longest row.
+
+Invariance: a row's results do not depend on its slot, on the rows beside it, or on how far the attention extends,
+because every product accumulates over its inner dimension in a fixed order, masked keys contribute exact zeros, and
+extents are multiples of `EXTENT`. The number of tokens per row and call (N) does matter in the last bits, as it
+picks another attention kernel. `tests/target/test_llama.py` holds the engine to this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eyrie.errors import InputError
+from eyrie.files import read_json
+
+EXTENT = 64  # attention reads the cache in multiples of so many positions
+PACK_ROWS = 32  # the row count that weight packing is tuned for; others work as well
+
+
+class PackedLinear:
+    """`x @ weight.T` for a weight [out, in] without bias, packed once for oneDNN; plain where oneDNN is missing."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.out_features, self.in_features = weight.shape
+        self.packed = bool(torch.backends.mkldnn.is_available()) and weight.dtype == torch.float32
+        weight = weight.contiguous()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS) if self.packed else weight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]"""
+        if not self.packed:
+            return F.linear(x, self.weight)
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, None, "none", [], "")
+
+    def silu(self, x: Tensor) -> Tensor:
+        """`silu(x @ weight.T)`"""
+        if not self.packed:
+            return F.silu(F.linear(x, self.weight))
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, None, "swish", [], "")
+
+    def times(self, x: Tensor, other: Tensor) -> Tensor:
+        """`(x @ weight.T) * other`"""
+        if not self.packed:
+            return F.linear(x, self.weight) * other
+        return torch.ops.mkldnn._linear_pointwise.binary(x, other, self.weight, None, "mul")
+
+    def plus(self, x: Tensor, other: Tensor) -> Tensor:
+        """`x @ weight.T + other`"""
+        if not self.packed:
+            return F.linear(x, self.weight) + other
+        return torch.ops.mkldnn._linear_pointwise.binary(x, other, self.weight, None, "add")
+
+
+@dataclass(frozen=True)
+class LlamaCache:
+    """Keys and values `[layers, B, kv_heads, max_len, head_dim]`, zeros at first.
+
+    The cache has no state of its own: the caller says how many positions of each row are valid (`lengths`), so
+    dropping rejected tokens is passing a smaller length. Entries beyond a row's length are never read.
+    """
+
+    k: Tensor
+    v: Tensor
+
+    @property
+    def batch(self) -> int:
+        return self.k.shape[1]
+
+    @property
+    def max_len(self) -> int:
+        return self.k.shape[3]
+
+    def rows(self, start: int, stop: int) -> LlamaCache:
+        """The same storage, seen as the cache of rows start..stop-1."""
+        return LlamaCache(self.k[:, start:stop], self.v[:, start:stop])
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Make row `target` equal to row `source`."""
+        self.k[:, target] = self.k[:, source]
+        self.v[:, target] = self.v[:, source]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    input_norm: Tensor
+    qkv: PackedLinear
+    out: PackedLinear
+    post_norm: Tensor
+    gate: PackedLinear
+    up: PackedLinear
+    down: PackedLinear
+
+
+def check_supported(config: dict[str, Any], where: str) -> None:
+    """Raise InputError unless `config` (config.json) is a plain Llama: that architecture, SiLU, no biases."""
+    names = config.get("architectures") or ["unknown"]
+    reasons = []
+    if names != ["LlamaForCausalLM"]:
+        reasons.append(f"its architecture is {', '.join(names)}")
+    reasons += [f"it has {key}" for key in ("attention_bias", "mlp_bias", "quantization_config") if config.get(key)]
+    if config.get("hidden_act", "silu") not in ("silu", "swish"):
+        reasons.append(f"its activation is {config['hidden_act']}")
+    if reasons:
+        raise InputError(
+            f"{where}: the built-in CPU engine runs plain LlamaForCausalLM models only, and {'; '.join(reasons)}; "
+            "serve this target with SGLang or vLLM and set gateway=openai"
+        )
+
+
+class Llama:
+    """The target on the CPU in float32. Not a module: it has no gradients and its weights are packed."""
+
+    def __init__(self, config: dict[str, Any], weights: dict[str, Tensor], where: str = "model") -> None:
+        """`config` is config.json, `weights` the checkpoint's tensors by their names in transformers.
+
+        Raises InputError when the model is no plain Llama or a tensor is missing.
+        """
+        check_supported(config, where)
+        self.hidden_size: int = config["hidden_size"]
+        self.vocab_size: int = config["vocab_size"]
+        self.num_layers: int = config["num_hidden_layers"]
+        self.heads: int = config["num_attention_heads"]
+        self.kv_heads: int = config.get("num_key_value_heads") or self.heads
+        self.head_dim: int = config.get("head_dim") or self.hidden_size // self.heads
+        self.eps: float = config["rms_norm_eps"]
+        self.max_positions: int = config["max_position_embeddings"]
+
+        def take(name: str) -> Tensor:
+            try:
+                return weights[name].float()
+            except KeyError:
+                raise InputError(f"{where}: the checkpoint has no tensor {name}") from None
+
+        self.embed_tokens = take("model.embed_tokens.weight")
+        self.norm = take("model.norm.weight")
+        tied = config.get("tie_word_embeddings", False) and "lm_head.weight" not in weights
+        self.lm_head = PackedLinear(self.embed_tokens if tied else take("lm_head.weight"))
+        self.layers = [self._layer(take, f"model.layers.{i}.") for i in range(self.num_layers)]
+        self._frequencies, self._rope_scale = rope_frequencies(config, self.head_dim)
+        self._rope = torch.empty(0, self.head_dim // 2, dtype=torch.complex64)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Llama:
+        """The model in a Hugging Face folder (safetensors). Raises InputError naming what is missing."""
+        folder = Path(folder)
+        config = read_json(folder / "config.json", hint="run `snakemake target`")
+        check_supported(config, str(folder))
+        return cls(config, read_weights(folder), str(folder))
+
+    def _layer(self, take: Any, prefix: str) -> _Layer:
+        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+        q = self._interleave(take(attention + "q_proj.weight"))
+        k = self._interleave(take(attention + "k_proj.weight"))
+        return _Layer(
+            input_norm=take(prefix + "input_layernorm.weight"),
+            qkv=PackedLinear(torch.cat((q, k, take(attention + "v_proj.weight")))),
+            out=PackedLinear(take(attention + "o_proj.weight")),
+            post_norm=take(prefix + "post_attention_layernorm.weight"),
+            gate=PackedLinear(take(mlp + "gate_proj.weight")),
+            up=PackedLinear(take(mlp + "up_proj.weight")),
+            down=PackedLinear(take(mlp + "down_proj.weight")),
+        )
+
+    def _interleave(self, weight: Tensor) -> Tensor:
+        """Order each head's rows 0, d/2, 1, d/2+1, ...: rotary pairs become neighbours, one complex product rotates
+        them, and q.k stays the same as both are reordered alike."""
+        halves = weight.view(-1, 2, self.head_dim // 2, weight.shape[1])
+        return halves.transpose(1, 2).reshape(weight.shape)
+
+    def _rotations(self, length: int) -> Tensor:
+        """e^(i * position * frequency) for positions below `length`: complex64 [>=length, head_dim/2]."""
+        if self._rope.shape[0] < length:
+            size = -(-length // 1024) * 1024
+            angles = torch.outer(torch.arange(size, dtype=torch.float32), self._frequencies)
+            self._rope = torch.polar(torch.full_like(angles, self._rope_scale), angles)
+        return self._rope
+
+    def new_cache(self, batch: int, max_len: int) -> LlamaCache:
+        """An empty cache for `batch` rows of at most `max_len` tokens (rounded up to EXTENT)."""
+        size = -(-max_len // EXTENT) * EXTENT
+        shape = (self.num_layers, batch, self.kv_heads, size, self.head_dim)
+        return LlamaCache(torch.zeros(shape), torch.zeros(shape))
+
+    @torch.inference_mode()
+    def forward(
+        self, ids: Tensor, lengths: Tensor, cache: LlamaCache, aux_layers: Sequence[int] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Append N tokens to each row and return what the model makes of them.
+
+        `ids` int64 [B, N]: token n of row b stands at position lengths[b] + n and sees positions 0 .. lengths[b] + n.
+        `lengths` int64 [B]: valid cached tokens per row; rows may differ. The N keys and values are written behind
+        them; the caller then passes lengths + (tokens it keeps). Padding at the right end of a row is harmless: real
+        tokens never see it and the next call overwrites it.
+
+        Returns the final hidden states after the last norm [B, N, H], and the aux states [B, N, len(aux_layers) * H]:
+        entry i of transformers' `hidden_states` (input of decoder layer i) for each i in `aux_layers`, 0 <= i < layers.
+        Raises ValueError when a row would outgrow the cache.
+        """
+        batch, count = ids.shape
+        end = int(lengths.max()) + count
+        if batch > cache.batch or end > cache.max_len:
+            raise ValueError(f"{batch} rows of {end} tokens do not fit a cache of {cache.batch} x {cache.max_len}")
+        if any(not 0 <= layer < self.num_layers for layer in aux_layers):
+            raise ValueError(f"aux layers {tuple(aux_layers)} must lie in 0..{self.num_layers - 1}")
+        extent = min(-(-end // EXTENT) * EXTENT, cache.max_len)
+        positions = lengths[:, None] + torch.arange(count)  # [B, N]
+        rotation = self._rotations(end)[positions][:, :, None]  # [B, N, 1, d/2]
+        group = self.heads // self.kv_heads
+        visible = torch.arange(extent) <= positions[..., None]  # [B, N, extent]
+        mask = torch.zeros(batch, count, extent).masked_fill_(~visible, float("-inf"))
+        mask = mask[:, None, None].expand(-1, self.kv_heads, group, -1, -1)
+        mask = mask.reshape(batch * self.kv_heads, group * count, extent)
+        heads_at = torch.arange(batch)[:, None, None] * self.kv_heads + torch.arange(self.kv_heads)
+        slots = (heads_at * cache.max_len + positions[..., None]).flatten()  # [B * N * kv_heads]
+
+        x = F.embedding(ids, self.embed_tokens)
+        kept: dict[int, Tensor] = {}
+        for index, layer in enumerate(self.layers):
+            if index in aux_layers:
+                kept[index] = x
+            mixed = layer.qkv(F.rms_norm(x, (self.hidden_size,), layer.input_norm, self.eps))
+            attended = self._attend(mixed, rotation, mask, slots, cache, index, extent)
+            x = layer.out.plus(attended, x)
+            normed = F.rms_norm(x, (self.hidden_size,), layer.post_norm, self.eps)
+            x = layer.down.plus(layer.up.times(normed, layer.gate.silu(normed)), x)
+        final = F.rms_norm(x, (self.hidden_size,), self.norm, self.eps)
+        aux = torch.cat([kept[i] for i in aux_layers], -1) if aux_layers else x.new_empty(batch, count, 0)
+        return final, aux
+
+    def _attend(
+        self, mixed: Tensor, rotation: Tensor, mask: Tensor, slots: Tensor, cache: LlamaCache, layer: int, extent: int
+    ) -> Tensor:
+        """Rotate q and k, store k and v, attend: [B, N, (heads + 2 kv) d] -> [B, N, heads * d].
+
+        The heads of a group become rows of one product with their shared keys, so keys are never repeated.
+        """
+        batch, count, _ = mixed.shape
+        heads, kv, dim = self.heads, self.kv_heads, self.head_dim
+        mixed = mixed.view(batch, count, heads + 2 * kv, dim)
+        pairs = torch.view_as_complex(mixed[:, :, : heads + kv].unflatten(-1, (-1, 2)))
+        rotated = torch.view_as_real(pairs * rotation).flatten(-2)
+        k_store, v_store = cache.k[layer, :batch], cache.v[layer, :batch]
+        k_store.view(-1, dim).index_copy_(0, slots, rotated[:, :, heads:].reshape(-1, dim))
+        v_store.view(-1, dim).index_copy_(0, slots, mixed[:, :, heads + kv :].reshape(-1, dim))
+        q = rotated[:, :, :heads].unflatten(2, (kv, -1)).permute(0, 2, 3, 1, 4).reshape(batch * kv, -1, dim)
+        keys = k_store.flatten(0, 1)[:, :extent]
+        values = v_store.flatten(0, 1)[:, :extent]
+        scores = torch.baddbmm(mask, q, keys.transpose(1, 2), alpha=dim**-0.5)
+        out = torch.bmm(torch.softmax(scores, -1), values)
+        return out.view(batch, kv, -1, count, dim).permute(0, 3, 1, 2, 4).reshape(batch, count, heads * dim)
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The language-model head on final hidden states: [..., H] -> [..., V]."""
+        return self.lm_head(hidden)
+
+
+def rope_frequencies(config: dict[str, Any], head_dim: int) -> tuple[Tensor, float]:
+    """Rotary frequencies [head_dim / 2] and the factor on cos and sin, for the rope type the config names."""
+    rope = {**(config.get("rope_parameters") or config.get("rope_scaling") or {})}
+    theta = rope.get("rope_theta") or config.get("rope_theta", 10000.0)
+    if rope.get("rope_type", rope.get("type", "default")) == "default":
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+        return 1.0 / theta**exponents, 1.0
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    rotary = LlamaRotaryEmbedding(LlamaConfig(**config))
+    return rotary.inv_freq.float(), float(rotary.attention_scaling)
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of a folder's safetensors file(s), by name."""
+    from safetensors.torch import load_file
+
+    if (folder / "model.safetensors").is_file():
+        return load_file(folder / "model.safetensors")
+    index = read_json(folder / "model.safetensors.index.json", hint="run `snakemake target`")
+    weights: dict[str, Tensor] = {}
+    for name in sorted(set(index["weight_map"].values())):
+        weights.update(load_file(folder / name))
+    return weights
