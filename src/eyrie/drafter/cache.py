@@ -13,10 +13,14 @@ class DraftCache:
     them; `truncate` forgets a tail, which is how rejected drafts are dropped. Keys are stored rotated.
     """
 
-    def __init__(self, batch: int, kv_heads: int, head_dim: int, *, dtype: torch.dtype, device: torch.device) -> None:
-        self.keys = torch.empty(batch, kv_heads, 0, head_dim, dtype=dtype, device=device)
-        self.values = torch.empty_like(self.keys)
-        self.lengths = torch.zeros(batch, dtype=torch.int64, device=device)
+    keys: Tensor
+    values: Tensor
+    lengths: Tensor  # int64[B]
+
+    def __init__(self) -> None:
+        """An empty cache; the first `append` fixes batch, heads, dtype and device."""
+        self.lengths = torch.zeros(0, dtype=torch.int64)
+        self.keys = self.values = torch.zeros(0, 0, 0, 0)
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Add `N` entries `[B, kv heads, N, head dim]` to every row.
@@ -24,7 +28,10 @@ class DraftCache:
         Returns the keys and values up to the longest row, `[B, kv heads, S, head dim]`, and `visible bool[B, N, S]`:
         query `n` of row `b` sees the row's earlier entries and the new ones up to itself.
         """
-        batch, _, count, _ = keys.shape
+        batch, heads, count, size = keys.shape
+        if not self.keys.numel():
+            self.keys, self.values = keys.new_zeros(batch, heads, 0, size), values.new_zeros(batch, heads, 0, size)
+            self.lengths = torch.zeros(batch, dtype=torch.int64, device=keys.device)
         start = self.lengths
         longest = int(start.max()) + count if batch else count
         self._reserve(longest)

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from eyrie.drafter.cache import DraftCache
 from eyrie.drafter.load import build
 from eyrie.drafter.model import Drafter
 from eyrie.drafter.rules import WEIGHTS
@@ -78,7 +79,7 @@ def _compare(drafter: Drafter, read_back: Drafter, dtype: torch.dtype) -> None:
             for name, parameter in module.named_parameters():
                 if name != "embed_tokens.weight":
                     parameter.data = own[name].to(dtype)
-            states, cache, found = module.fuse(aux.to(device)), module.new_cache(1), []
+            states, cache, found = module.fuse(aux.to(device)), DraftCache(), []
             for step in range(2):
                 positions = torch.arange(5, device=device)[None] + step
                 states = module.layer(embeds[step].to(device), states, positions, cache)

@@ -104,11 +104,6 @@ class Drafter(nn.Module):
         """Embeddings `[..., H]` of target token ids `int64[...]`."""
         return self.embed_tokens(tokens)
 
-    def new_cache(self, batch: int) -> DraftCache:
-        """An empty cache for `batch` sequences, of the weights' dtype and device."""
-        weight, config = self.fc.weight, self.config
-        return DraftCache(batch, config.num_key_value_heads, config.head_dim, dtype=weight.dtype, device=weight.device)
-
     def layer(
         self,
         embeds: Tensor,
