@@ -1,0 +1,1 @@
+"""Prompts: one adapter per dataset shape; normalise, dedupe, decontaminate, order."""
