@@ -22,26 +22,28 @@ class DraftCache:
         self.lengths = torch.zeros(0, dtype=torch.int64)
         self.keys = self.values = torch.zeros(0, 0, 0, 0)
 
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Add `N` entries `[B, kv heads, N, head dim]` to every row.
 
-        Returns the keys and values up to the longest row, `[B, kv heads, S, head dim]`, and `visible bool[B, N, S]`:
-        query `n` of row `b` sees the row's earlier entries and the new ones up to itself.
+        Returns keys and values up to the longest row, `[B, kv heads, S, head dim]`.
         """
         batch, heads, count, size = keys.shape
-        if not self.keys.numel():
+        if not len(self.lengths):
             self.keys, self.values = keys.new_zeros(batch, heads, 0, size), values.new_zeros(batch, heads, 0, size)
             self.lengths = torch.zeros(batch, dtype=torch.int64, device=keys.device)
-        start = self.lengths
-        longest = int(start.max()) + count if batch else count
+        places = self.lengths[:, None] + torch.arange(count, device=keys.device)  # [B, N]
+        longest = int(places.max()) + 1
         self._reserve(longest)
-        places = start[:, None] + torch.arange(count, device=start.device)  # [B, N]
-        rows = torch.arange(batch, device=start.device)[:, None]
+        rows = torch.arange(batch, device=keys.device)[:, None]
         self.keys[rows, :, places] = keys.transpose(1, 2)
         self.values[rows, :, places] = values.transpose(1, 2)
-        self.lengths = start + count
-        visible = torch.arange(longest, device=start.device) <= places[..., None]
-        return self.keys[:, :, :longest], self.values[:, :, :longest], visible
+        self.lengths = self.lengths + count
+        return self.keys[:, :, :longest], self.values[:, :, :longest]
+
+    def visible(self, count: int) -> Tensor:
+        """`bool[B, N, S]` for the `count` entries appended last: each sees its row's earlier ones and up to itself."""
+        own = self.lengths[:, None] - count + torch.arange(count, device=self.lengths.device)
+        return torch.arange(int(self.lengths.max()), device=own.device) <= own[..., None]
 
     def truncate(self, lengths: Tensor) -> None:
         """Keep the first `lengths[b]` entries of each row (`int64[B]`, none above the present length)."""

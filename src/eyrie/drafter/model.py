@@ -126,11 +126,13 @@ class Drafter(nn.Module):
         keys = rotate(self.heads(attention.k_proj(x)), rotation).transpose(1, 2)
         values = self.heads(attention.v_proj(x)).transpose(1, 2)
         if cache is not None:
-            keys, values, visible = cache.append(keys, values)
-        else:
-            visible = torch.ones(count, count, dtype=torch.bool, device=x.device).tril().expand(batch, -1, -1)
+            keys, values = cache.append(keys, values)
+        if mask is None and cache is not None:
+            mask = cache.visible(count)
+        elif mask is None:
+            mask = torch.ones(count, count, dtype=torch.bool, device=x.device).tril().expand(batch, -1, -1)
         mixed = F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=(visible if mask is None else mask)[:, None],
+            queries, keys, values, attn_mask=mask[:, None],
             enable_gqa=self.config.num_attention_heads != self.config.num_key_value_heads,
         )  # fmt: skip
         return self.finish(hidden, mixed.transpose(1, 2).flatten(2))
