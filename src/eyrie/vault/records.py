@@ -1,0 +1,101 @@
+"""What goes into the vault and comes out of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+DATA = ("ok", "length")  # verdicts of answers that can be used; any other verdict is a rejected row
+
+
+@dataclass(frozen=True, order=True)
+class Identity:
+    """What an answer answers. The request's fingerprint stands beside it, not in it."""
+
+    model: str
+    dataset: str
+    row: str
+    turn: int
+    repetition: int
+
+    @property
+    def values(self) -> tuple[str, str, str, int, int]:
+        return (self.model, self.dataset, self.row, self.turn, self.repetition)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens by the server's own count."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One stored answer, or a rejected row (`is_data` false, no reply). `cost` in micro-dollars."""
+
+    fingerprint: str
+    verdict: str
+    raw: bytes | None = field(repr=False)
+    usage: Usage = Usage()
+    finish_reason: str | None = None
+    provider: str | None = None
+    served_model: str | None = None
+    generation_id: str | None = None
+    cost: int = 0
+    shared: bool = False
+    error: str | None = None
+
+    @property
+    def is_data(self) -> bool:
+        return self.verdict in DATA
+
+    @property
+    def reply(self) -> Any:
+        """The reply as JSON."""
+        return json.loads(self.raw or b"{}", parse_constant=lambda name: None)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Budgets in micro-dollars; `account` None = only the run's own."""
+
+    run: int
+    account: int | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A request that asks to be sent. `reserve` is its worst case in micro-dollars."""
+
+    identity: Identity
+    fingerprint: str
+    body: bytes = field(repr=False)
+    reserve: int = 0
+    rebuy: bool = False
+
+
+class Decision(Enum):
+    STORED = "stored"  # the vault holds the answer (or the rejection)
+    SEND = "send"  # journalled as sent; durable when the caller hears of it
+    BUSY = "busy"  # an identical request is under way
+    WAIT = "wait"  # the budget is held by requests under way
+    OVER = "over"  # the budget does not allow this request any more
+
+
+@dataclass(frozen=True)
+class Admission:
+    """The vault's word on a `Wanted`. `body` is what to send: the bytes of a lost attempt when there was one."""
+
+    decision: Decision
+    answer: Answer | None = None
+    entry: int = 0
+    body: bytes = field(default=b"", repr=False)
+    faults: int = 0  # attempts that failed through the row's own fault
+    lost: tuple[tuple[int, str | None], ...] = ()  # (journal entry, generation id) of unknown attempts
+    needed: int = 0  # OVER: micro-dollars that the budget lacks
