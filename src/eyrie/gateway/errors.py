@@ -1,0 +1,167 @@
+"""Errors as data: whose fault, whether it may have been billed, how long to wait.
+
+Follows OpenRouter's documented error table (docs: api_reference/errors-and-debugging). Before a provider starts,
+the HTTP status is the error's code; afterwards the status is 200 and the error stands in the body, where 401, 402
+and 403 speak of the provider's own account, not of ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from eyrie.errors import ExitCode
+
+
+class Blame(Enum):
+    """Who must change for the request to succeed."""
+
+    ROW = "row"  # this row; uses up one of its attempts
+    PERMANENT = "permanent"  # this row, and no attempt will help
+    OVERLOAD = "overload"  # all of us: send less, wait
+    GATEWAY = "gateway"  # nobody here: try again
+    RUN = "run"  # the user: the run stops
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a request gave no usable answer. `detail` is what the server said, shortened; it may hold the key's text
+    and must be redacted before it is stored or shown."""
+
+    blame: Blame
+    reason: str  # a short word, used in counts
+    detail: str = ""
+    maybe_billed: bool = False  # no bill came, but one may exist
+    retry_after: float | None = None  # seconds
+    code: ExitCode = ExitCode.FAILED  # RUN: how the job ends
+
+
+_BY_STATUS: dict[int, tuple[Blame, str]] = {
+    400: (Blame.PERMANENT, "invalid_request"),
+    408: (Blame.GATEWAY, "timeout"),
+    413: (Blame.PERMANENT, "too_large"),
+    422: (Blame.PERMANENT, "unprocessable"),
+    429: (Blame.OVERLOAD, "rate_limited"),
+    500: (Blame.GATEWAY, "server_error"),
+    502: (Blame.GATEWAY, "provider_unavailable"),
+    503: (Blame.OVERLOAD, "unavailable"),
+    504: (Blame.GATEWAY, "timeout"),
+    524: (Blame.GATEWAY, "timeout"),
+    529: (Blame.OVERLOAD, "overloaded"),
+}
+_TIMEOUTS = (408, 504, 524)  # the provider may have gone on and billed
+_TYPES: dict[str, tuple[Blame, str]] = {
+    "rate_limit_exceeded": (Blame.OVERLOAD, "rate_limited"),
+    "provider_overloaded": (Blame.OVERLOAD, "overloaded"),
+    "provider_unavailable": (Blame.GATEWAY, "provider_unavailable"),
+    "timeout": (Blame.GATEWAY, "timeout"),
+    "server": (Blame.GATEWAY, "server_error"),
+    "context_length_exceeded": (Blame.PERMANENT, "context_length"),
+    "max_tokens_exceeded": (Blame.PERMANENT, "context_length"),
+    "token_limit_exceeded": (Blame.PERMANENT, "context_length"),
+    "content_policy_violation": (Blame.PERMANENT, "moderated"),
+    "refusal": (Blame.PERMANENT, "refused"),
+}
+
+
+def http_fault(status: int, headers: Mapping[str, str], raw: bytes) -> Fault:
+    """The fault of a reply whose HTTP status is not 200."""
+    error, text = _error_object(raw)
+    wait = retry_after(headers, error)
+    maybe = status in _TIMEOUTS
+    if not error:  # an HTML page or plain text from something in between
+        blame, reason = _BY_STATUS.get(status, (Blame.GATEWAY, f"http_{status}"))
+        if status == 403 or b"error code: 1015" in raw:  # Cloudflare thinks we are an attack
+            blame, reason = Blame.OVERLOAD, "blocked_at_the_edge"
+        elif status == 401:
+            return Fault(Blame.RUN, "key_refused", text, code=ExitCode.KEY_REFUSED)
+        elif status == 402:
+            return Fault(Blame.RUN, "credits_out", text, code=ExitCode.CREDITS_OUT)
+        elif blame is Blame.PERMANENT or status == 404:
+            blame = Blame.ROW
+        return Fault(blame, reason, text, maybe, wait)
+    if status == 401:
+        return Fault(Blame.RUN, "key_refused", text, code=ExitCode.KEY_REFUSED)
+    if status == 402:
+        return Fault(Blame.RUN, "credits_out", text, code=ExitCode.CREDITS_OUT)
+    if status == 403:
+        metadata = error.get("metadata")
+        if isinstance(metadata, dict) and ("reasons" in metadata or "flagged_input" in metadata):
+            return Fault(Blame.PERMANENT, "moderated", text)
+        if any(word in text.lower() for word in ("limit", "budget", "credit")):
+            return Fault(Blame.RUN, "credits_out", text, code=ExitCode.CREDITS_OUT)
+        return Fault(Blame.PERMANENT, "forbidden", text)
+    if status == 404:
+        return Fault(Blame.RUN, "no_endpoint", text, code=ExitCode.POLICY_EMPTY)
+    blame, reason = _typed(error) or _BY_STATUS.get(status, (Blame.GATEWAY, f"http_{status}"))
+    return Fault(blame, reason, text, maybe, wait)
+
+
+def inband_fault(error: Any, *, billed: bool) -> Fault:
+    """The fault of an error inside a 200 reply (`billed`: the reply carries its cost)."""
+    value = error if isinstance(error, dict) else {"message": str(error)}
+    text = describe(value)
+    typed = _typed(value)
+    if typed is None:
+        code = _integer(value.get("code"))
+        typed = _BY_STATUS.get(code if code is not None else 0)
+        if typed is None or code in (401, 402, 403, 404):
+            typed = (Blame.GATEWAY, "provider_error")
+        elif typed[0] is Blame.PERMANENT:  # one provider's opinion; another may differ
+            typed = (Blame.ROW, typed[1])
+    return Fault(typed[0], typed[1], text, maybe_billed=not billed, retry_after=retry_after({}, value))
+
+
+def _typed(error: dict[str, Any]) -> tuple[Blame, str] | None:
+    metadata = error.get("metadata")
+    names = [metadata.get("error_type") if isinstance(metadata, dict) else None, error.get("type"), error.get("code")]
+    for name in names:
+        if isinstance(name, str) and name in _TYPES:
+            return _TYPES[name]
+    return None
+
+
+def _error_object(raw: bytes) -> tuple[dict[str, Any], str]:
+    """The error in a body and its text; an empty object when the body is no error envelope."""
+    try:
+        value = json.loads(raw)
+    except (ValueError, UnicodeDecodeError):
+        return {}, " ".join(raw[:200].decode("utf-8", "replace").split())
+    error = value.get("error") if isinstance(value, dict) else None
+    if isinstance(error, str):
+        error = {"message": error}
+    if not isinstance(error, dict) and isinstance(value, dict) and isinstance(value.get("message"), str):
+        error = value  # SGLang and vLLM put the error at the top
+    return (error, describe(error)) if isinstance(error, dict) else ({}, raw[:200].decode("utf-8", "replace"))
+
+
+def describe(error: dict[str, Any]) -> str:
+    """What the server said, with the provider's own words (`metadata.raw`), at most 300 characters."""
+    parts = [str(error.get("message") or "no message")]
+    metadata = error.get("metadata")
+    if isinstance(metadata, dict):
+        parts += [str(metadata[key]) for key in ("provider_name", "raw") if metadata.get(key)]
+    return " ".join(": ".join(parts).split())[:300]
+
+
+def retry_after(headers: Mapping[str, str], error: dict[str, Any]) -> float | None:
+    """Seconds to wait that the server asked for, in a header or in the error; at most an hour."""
+    metadata = error.get("metadata") if isinstance(error.get("metadata"), dict) else {}
+    for value in (headers.get("retry-after"), error.get("retry_after"), (metadata or {}).get("retry_after")):
+        try:
+            seconds = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            continue
+        if 0 <= seconds <= 3600:
+            return seconds
+    return None
+
+
+def _integer(value: Any) -> int | None:
+    try:
+        return None if isinstance(value, bool) else int(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,198 @@
+"""Classify a reply before it is stored: a usable answer, or a fault with its cost as far as it is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+from eyrie.gateway.errors import Blame, Fault, http_fault, inband_fault
+from eyrie.gateway.providers import ProviderList
+from eyrie.vault.money import decimal
+from eyrie.vault.records import Usage
+
+
+class Verdict(Enum):
+    """What a stored answer is."""
+
+    OK = "ok"
+    LENGTH = "length"  # cut at max_tokens: a valid prefix of what the target says
+
+
+FINISHED = {"stop": Verdict.OK, "tool_calls": Verdict.OK, "length": Verdict.LENGTH}
+KEPT = ("content", "reasoning", "reasoning_content", "reasoning_details", "tool_calls")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply, judged: either `verdict` or `fault` is set. `cost` in dollars, None = unknown."""
+
+    raw: bytes = field(repr=False)
+    verdict: Verdict | None = None
+    fault: Fault | None = None
+    usage: Usage = Usage()
+    cost: Decimal | None = None
+    provider: str | None = None
+    model: str | None = None
+    finish_reason: str | None = None
+    generation_id: str | None = None
+    cached_from: str | None = None  # the response cache gave what this generation was paid for
+    status: int | None = None
+
+
+def parse(raw: bytes) -> Any:
+    """JSON of a reply's bytes; NaN and Infinity become null. Raises ValueError."""
+    return json.loads(raw, parse_constant=lambda name: None)
+
+
+def classify(
+    status: int, headers: Mapping[str, str], raw: bytes, providers: ProviderList, *, paid: bool, kind: str
+) -> Reply:
+    """Judge one complete HTTP reply.
+
+    `headers` with lower-case names. `paid` false books every cost as 0. The order of the checks follows what was
+    billed: an error in the body comes before `choices`, since it may stand beside partial content.
+    """
+    generation = headers.get("x-generation-id")
+    zero = None if paid else Decimal(0)
+    if status != 200:
+        fault = http_fault(status, headers, raw)
+        cost = zero if fault.maybe_billed else Decimal(0)
+        return Reply(raw, fault=fault, cost=cost, generation_id=generation, status=status)
+    try:
+        value = parse(raw)
+    except ValueError:  # includes bad UTF-8
+        what = "empty_body" if not raw.strip() else "html_body" if raw.lstrip()[:1] == b"<" else "cut_body"
+        detail = " ".join(raw[:120].decode("utf-8", "replace").split())
+        fault = Fault(Blame.GATEWAY, what, detail, maybe_billed=True)
+        return Reply(raw, fault=fault, cost=zero, generation_id=generation, status=status)
+    if not isinstance(value, dict):
+        fault = Fault(Blame.GATEWAY, "not_an_object", maybe_billed=True)
+        return Reply(raw, fault=fault, cost=zero, generation_id=generation, status=status)
+    return _judge(value, headers, raw, providers, paid=paid, kind=kind)
+
+
+def _judge(
+    value: dict[str, Any], headers: Mapping[str, str], raw: bytes, providers: ProviderList, *, paid: bool, kind: str
+) -> Reply:
+    usage = value.get("usage") if isinstance(value.get("usage"), dict) else {}
+    choices = value.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    message = choice.get("message") if isinstance(choice.get("message"), dict) else {}
+    cost = decimal((usage or {}).get("cost")) if paid else Decimal(0)
+    if cost is not None and cost < 0:
+        cost = None
+    finish = choice.get("finish_reason")
+    cached = headers.get("x-openrouter-cache-status", "").upper() == "HIT"
+    facts: dict[str, Any] = {
+        "usage": read_usage(usage or {}), "cost": cost, "provider": _text(value.get("provider")),
+        "model": _text(value.get("model")), "finish_reason": _text(finish), "status": 200,
+        "generation_id": headers.get("x-generation-id") or _text(value.get("id")),
+        "cached_from": headers.get("x-openrouter-cache-source-id") if cached else None,
+    }  # fmt: skip
+    fault = (
+        _error_fault(value, choice, cost)
+        or _finish_fault(finish, choice, message, cost)
+        or _origin_fault(facts, providers, kind, cost)
+    )
+    return Reply(raw, None if fault else FINISHED[str(finish)], fault, **facts)
+
+
+def _error_fault(value: dict[str, Any], choice: dict[str, Any], cost: Decimal | None) -> Fault | None:
+    error = value.get("error") or choice.get("error")
+    if error:
+        return inband_fault(error, billed=cost is not None)
+    if not choice:
+        return Fault(Blame.GATEWAY, "no_choices", maybe_billed=cost is None)
+    if choice.get("finish_reason") == "error":
+        return Fault(Blame.GATEWAY, "provider_error", "finish_reason error", maybe_billed=cost is None)
+    return None
+
+
+def _finish_fault(finish: Any, choice: dict[str, Any], message: dict[str, Any], cost: Decimal | None) -> Fault | None:
+    unbilled = cost is None
+    if finish == "content_filter":
+        return Fault(Blame.ROW, "moderated", "finish_reason content_filter", unbilled)
+    if message.get("refusal"):
+        return Fault(Blame.ROW, "refused", str(message["refusal"])[:200], unbilled)
+    if finish is None and not has_substance(message):
+        return Fault(Blame.GATEWAY, "empty_cold_start", "no content and no finish_reason", unbilled)
+    if finish not in FINISHED:
+        return Fault(Blame.ROW, "finish_reason", f"finish_reason {finish!r}", unbilled)
+    if not has_substance(message):
+        return Fault(Blame.ROW, "empty", f"finish_reason {finish}, no content, no tool call", unbilled)
+    return None
+
+
+def _origin_fault(facts: Mapping[str, Any], providers: ProviderList, kind: str, cost: Decimal | None) -> Fault | None:
+    if kind == "openai":  # one server that names itself as it likes
+        return None
+    provider, model = facts["provider"], facts["model"]
+    if provider is not None and provider not in providers.names:
+        return Fault(Blame.ROW, "wrong_provider", f"answered by {provider}, which the policy excludes", cost is None)
+    if model is not None and model not in providers.served_models:
+        return Fault(Blame.ROW, "wrong_model", f"answered by model {model}, asked {providers.model}", cost is None)
+    return None
+
+
+def has_substance(message: Mapping[str, Any]) -> bool:
+    """Whether a message holds anything that the target said: text that is not blank, reasoning or a tool call."""
+    return bool(text_of(message.get("content")).strip() or message.get("tool_calls") or reasoning_of(message).strip())
+
+
+def text_of(content: Any) -> str:
+    """Message content as text; a list of parts is joined, null is empty."""
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """The reasoning text under either of its names."""
+    value = message.get("reasoning") or message.get("reasoning_content")
+    return value if isinstance(value, str) else ""
+
+
+def assistant_message(reply: Any) -> dict[str, Any]:
+    """The assistant turn of a usable reply for the conversation's history: content, reasoning and tool calls verbatim.
+
+    Content that is null stays null only beside a tool call, else it is "".
+    """
+    message = reply["choices"][0]["message"]
+    kept = {key: message[key] for key in KEPT if message.get(key) is not None}
+    if "content" not in kept:
+        kept["content"] = None if kept.get("tool_calls") else ""
+    return {"role": "assistant", **kept}
+
+
+def token_ids(reply: Any) -> dict[str, list[int]]:
+    """`prompt_token_ids` and `token_ids` when the server offered them (vLLM's names), else nothing."""
+    choice = reply["choices"][0]
+    found = {}
+    for name in ("prompt_token_ids", "token_ids"):
+        value = choice.get(name, reply.get(name))
+        if isinstance(value, list) and value and all(type(item) is int for item in value):
+            found[name] = value
+    return found
+
+
+def read_usage(usage: Mapping[str, Any]) -> Usage:
+    """Token counts of a reply; missing ones are 0."""
+
+    def count(value: Any) -> int:
+        return value if type(value) is int and value >= 0 else 0
+
+    prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+    return Usage(
+        count(usage.get("prompt_tokens")),
+        count(usage.get("completion_tokens")),
+        count(completion.get("reasoning_tokens")) if isinstance(completion, dict) else 0,
+        count(prompt.get("cached_tokens")) if isinstance(prompt, dict) else 0,
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
