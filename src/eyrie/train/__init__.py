@@ -1,0 +1,1 @@
+"""Training: packed batches, the unrolled draft steps, the loop and its checkpoints."""
