@@ -20,7 +20,7 @@ def finished(project):
 def attempts(project) -> int:
     """Requests that ever went out, by the vault's journal."""
     with sqlite3.connect(project.folder / "vault" / "vault.sqlite") as connection:
-        return connection.execute("SELECT count(*) FROM attempts").fetchone()[0]
+        return connection.execute("SELECT count(*) FROM journal").fetchone()[0]
 
 
 def test_nothing_is_pending_after_a_finished_run(project, finished):
