@@ -5,17 +5,21 @@ so what is trained on is what was served. Nothing here knows a model family: the
 how a turn looks, and its special tokens say where one ends.
 """
 
-from eyrie.chat.answers import answer_ids, answer_text
+from eyrie.chat.answers import answer_ids, answer_text, close_answer, uncut
+from eyrie.chat.encode import BatchEncoder
 from eyrie.chat.render import render_messages, render_prompt
 from eyrie.chat.special import control_pattern, end_of_turn_id, end_token_ids, special_token_ids
 
 __all__ = [
+    "BatchEncoder",
     "answer_ids",
     "answer_text",
+    "close_answer",
     "control_pattern",
     "end_of_turn_id",
     "end_token_ids",
     "render_messages",
     "render_prompt",
     "special_token_ids",
+    "uncut",
 ]

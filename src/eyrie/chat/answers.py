@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eyrie.chat.render import chat_template, encode, render_messages
@@ -56,6 +56,14 @@ def answer_ids(
     `finish_reason` is `length`; then a trailing replacement character (a character cut in half) is dropped.
     """
     text = answer_text(tokenizer, message, thinking)
-    if finish_reason == "length":
-        return encode(tokenizer, text.rstrip(REPLACEMENT))
-    return [*encode(tokenizer, text), end_of_turn_id(tokenizer)]
+    return close_answer(tokenizer, encode(tokenizer, uncut(text, finish_reason)), finish_reason)
+
+
+def uncut(text: str, finish_reason: str | None) -> str:
+    """`text` without the replacement characters that a server writes for a last character cut in half."""
+    return text.rstrip(REPLACEMENT) if finish_reason == "length" else text
+
+
+def close_answer(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], finish_reason: str | None) -> list[int]:
+    """`ids` and the end token, which the target generated unless it was cut off by `length`."""
+    return list(ids) if finish_reason == "length" else [*ids, end_of_turn_id(tokenizer)]

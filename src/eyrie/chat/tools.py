@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from eyrie.errors import InputError
@@ -22,14 +23,20 @@ TOOLS_HEADER = 'Tools (to call: <tool_call>{"name":...,"arguments":{...}}</tool_
 Message = dict[str, Any]
 
 
+@lru_cache
 def mentions(template: str, word: str) -> bool:
     """Whether a Jinja template's code (not its comments) names `word`."""
-    return re.search(rf"\b{word}\b", re.sub(r"\{#.*?#\}", "", template, flags=re.DOTALL)) is not None
+    return re.search(rf"\b{word}\b", _without_comments(template)) is not None
 
 
+@lru_cache
 def knows_tool_role(template: str) -> bool:
     """Whether a Jinja template tests for messages of the role `tool`."""
-    return re.search(r"""['"]tool['"]""", re.sub(r"\{#.*?#\}", "", template, flags=re.DOTALL)) is not None
+    return re.search(r"""['"]tool['"]""", _without_comments(template)) is not None
+
+
+def _without_comments(template: str) -> str:
+    return re.sub(r"\{#.*?#\}", "", template, flags=re.DOTALL)
 
 
 def parse_arguments(call: Mapping[str, Any]) -> Any:

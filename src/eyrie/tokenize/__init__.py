@@ -1,0 +1,1 @@
+"""The tokenize stage: generated conversations become token rows with the spans that the target wrote."""
