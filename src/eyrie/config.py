@@ -202,9 +202,7 @@ def stage_slice(config: Mapping[str, Any], stage: str, dataset: str | None = Non
 def runtime(config: Mapping[str, Any]) -> str:
     """Canonical JSON of what a generate job needs besides its slice; a change of it reruns nothing."""
     generate = {key: config["generate"][key] for key in MONEY_AND_CONCURRENCY}
-    gateway = {
-        key: config["gateway"][key] for key in ("kind", "base_url", "api_key_file", "account", "width", "policy")
-    }
+    gateway = config["gateway"]
     return canonical_json({"run": config["run"], **generate, "gateway": gateway})
 
 

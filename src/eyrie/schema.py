@@ -81,6 +81,7 @@ class Gateway:
     base_url: str | None = None  # null: OpenRouter's own; embedded: a port of its own on loopback
     api_key_file: str | None = None  # else the environment variable OPENROUTER_API_KEY
     account: str = "default"  # name under which the vault books what this key spends
+    account_budget_usd: float | None = None  # of all runs on this account together; null = each run's own only
     width: int = 32  # embedded: answers decoded together
     policy: Policy = field(default_factory=Policy)
 
@@ -127,6 +128,8 @@ class Generate:
     budget_usd: float = 0.0  # of this run; 0 = only free endpoints
     max_attempts: int = 5  # per answer, counting only faults of the row itself
     timeout_s: float = 600.0  # longest silence on one request
+    patience_s: float = 600.0  # a gateway that gives nothing usable for so long ends the job
+    max_reject_share: float = 0.5  # more rejected rows than this (of at least 50) end the job
 
 
 @dataclass
@@ -233,7 +236,8 @@ class Config:
 
 # Keys of `generate` that decide how answers are bought, not which: they stand in no slice.
 MONEY_AND_CONCURRENCY = (
-    "in_flight", "slots_per_client", "budget_usd", "max_attempts", "timeout_s", "on_exhausted",
+    "in_flight", "slots_per_client", "budget_usd", "max_attempts", "timeout_s", "patience_s",
+    "max_reject_share", "on_exhausted",
 )  # fmt: skip
 
 Slice = dict[str, Any]
