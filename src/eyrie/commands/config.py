@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from eyrie.config import GROUPS, SLICES, compose, stage_slice
+from eyrie.config import GROUPS, SLICES, compose, runtime, stage_slice
 from eyrie.errors import InputError
 
 
@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     slice_help = f"print only what this stage depends on, as its rule passes it: {stages}"
     parser.add_argument("--slice", choices=sorted(SLICES), metavar="STAGE", help=slice_help)
     parser.add_argument("--dataset", help="with --slice: add this dataset's own settings")
+    parser.add_argument(
+        "--runtime", action="store_true", help="print what generate needs beside its slice (money, address)"
+    )
     parser.add_argument("--names", action="store_true", help="list the groups and their files")
 
 
@@ -35,6 +38,9 @@ def run(args: argparse.Namespace) -> int:
             print(f"{group}: {', '.join(files)}")
         return 0
     config = compose(args.conf_dir, args.overrides)
+    if args.runtime:
+        print(runtime(config))
+        return 0
     if args.slice:
         if args.dataset and args.dataset not in {**config["datasets"], **config["evaluate"]["benchmarks"]}:
             raise InputError(

@@ -122,8 +122,10 @@ def _finish_fault(finish: Any, choice: dict[str, Any], message: dict[str, Any], 
         return Fault(Blame.GATEWAY, "empty_cold_start", "no content and no finish_reason", unbilled)
     if finish not in FINISHED:
         return Fault(Blame.ROW, "finish_reason", f"finish_reason {finish!r}", unbilled)
-    if not has_substance(message):
+    if finish != "length" and not (text_of(message.get("content")).strip() or message.get("tool_calls")):
         return Fault(Blame.ROW, "empty", f"finish_reason {finish}, no content, no tool call", unbilled)
+    if not has_substance(message):  # cut while thinking is data, cut before the first word is not
+        return Fault(Blame.ROW, "empty", f"finish_reason {finish}, nothing said", unbilled)
     return None
 
 

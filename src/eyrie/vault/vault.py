@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -60,7 +61,7 @@ class Vault:
         """Enter this process as a job, after burying the dead ones. Returns the job's number."""
 
         def enter(connection: sqlite3.Connection) -> int:
-            leases.bury(connection, self.process, _now())
+            leases.bury(connection, self.process, time.time())
             return leases.register(connection, run, account, dataset, self.process)
 
         return self.write(enter)
@@ -129,6 +130,11 @@ class Vault:
             wasted += cost if row["state"] == "failed" else 0
         return {"billed": billed, "wasted": wasted, "attempts": dict(sorted(attempts.items()))}
 
+    def lost(self, account: str) -> list[tuple[int, str]]:
+        """(journal entry, generation id) of attempts whose cost is unknown and can be asked for."""
+        query = "SELECT id, generation_id FROM journal WHERE account = ? AND state = 'unknown' ORDER BY id"
+        return [(row[0], row[1]) for row in self._rows(query, (account,)) if row[1]]
+
     def check(self) -> list[str]:
         """Problems of the file and of its books; empty when all is well."""
         found = [row[0] for row in self._rows("PRAGMA integrity_check") if row[0] != "ok"]
@@ -142,9 +148,3 @@ class Vault:
             if booked != {name: row[name] for name in booked}:
                 found.append(f"totals of {row['account']}/{row['run']} differ from the journal")
         return found
-
-
-def _now() -> float:
-    import time
-
-    return time.time()

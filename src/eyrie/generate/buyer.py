@@ -1,0 +1,269 @@
+"""Buy one answer: admit, send, judge, book; and again until there is an answer, a rejection or a stop."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+import httpx
+import trio
+
+from eyrie.errors import ExitCode
+from eyrie.gateway.clients import Clients
+from eyrie.gateway.errors import Blame, Fault
+from eyrie.gateway.generation import Generation, read_generation
+from eyrie.gateway.key import ApiKey
+from eyrie.gateway.providers import ProviderList
+from eyrie.gateway.reply import Reply, classify, parse
+from eyrie.gateway.request import Request
+from eyrie.generate.gate import Gate
+from eyrie.generate.settings import Settings
+from eyrie.generate.stop import Stopped, StopSign
+from eyrie.vault import Admission, Answer, Decision, Identity, Usage, Vault, Wanted, ledger
+from eyrie.vault.money import dollars, microdollars
+
+POLL_S = 0.2  # how often to ask again while another process holds the request or the money
+BACKOFF_S, BACKOFF_MAX_S = 0.5, 30.0
+SETTLE_TRIES = 5  # the gateway's record of a request may lag behind it
+
+
+@dataclass
+class Tally:
+    """What this process did; for progress lines only (the summary comes from the vault)."""
+
+    bought: int = 0
+    shared: int = 0
+    rejected: int = 0
+    tokens: int = 0
+    cost: Decimal = Decimal(0)
+    faults: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Buyer:
+    """Buys answers for one job. One instance per process; all its tasks share one event loop."""
+
+    vault: Vault
+    job: int
+    settings: Settings
+    providers: ProviderList
+    gate: Gate
+    clients: Clients
+    stop: StopSign
+    key: ApiKey
+    tally: Tally = field(default_factory=Tally)
+    _claims: dict[tuple[str, int], trio.Event] = field(default_factory=dict)
+    _last_good: float = field(default_factory=trio.current_time)
+    _random: random.Random = field(default_factory=random.Random)
+
+    @property
+    def paid(self) -> bool:
+        """Whether answers may cost money."""
+        return not all(e.is_free for e in self.providers.accepted)
+
+    async def get(self, identity: Identity, request: Request, order: tuple[int, ...]) -> Answer:
+        """The answer (or rejection) for `identity`, from the vault or bought. Raises Stopped.
+
+        Identical requests under way in this process wait for the first of them.
+        """
+        claim = (request.fingerprint, identity.repetition)
+        while claim in self._claims:
+            await self._claims[claim].wait()
+        self._claims[claim] = trio.Event()
+        try:
+            return await self._buy(identity, request, order)
+        finally:
+            self._claims.pop(claim).set()
+
+    async def _buy(self, identity: Identity, request: Request, order: tuple[int, ...]) -> Answer:
+        wanted = Wanted(
+            identity, request.fingerprint, request.body, microdollars(request.worst_case), self.settings.rebuy
+        )
+        failures = 0
+        while True:
+            admission, reply = await self._attempt(wanted, order)
+            if admission.decision is Decision.STORED and admission.answer is not None:
+                self.tally.shared += admission.answer.shared
+                return admission.answer
+            if admission.decision is Decision.OVER:
+                self.stop.call(ExitCode.BUDGET_REACHED, self._over_message(admission))
+            elif reply is None:
+                await self.stop.sleep(POLL_S)
+            elif reply.fault is None:
+                return await self._store(admission, reply)
+            else:
+                rejection = await self._book(admission, reply, reply.fault)
+                if rejection is not None:
+                    return rejection
+                failures += 1
+                await self._pause(reply.fault, failures)
+            self.stop.check()
+
+    def _over_message(self, admission: Admission) -> str:
+        limits = self.settings.limits
+        budget = f"generate.budget_usd is {dollars(limits.run)}"
+        if limits.account is not None:
+            budget += f", gateway.account_budget_usd {dollars(limits.account)}"
+        return (
+            f"the budget is reached ({budget}; the next request may cost {dollars(admission.needed)} more than is left)"
+        )
+
+    async def _attempt(self, wanted: Wanted, order: tuple[int, ...]) -> tuple[Admission, Reply | None]:
+        """One turn through the gate; a reply only when the vault let the request go out."""
+        slot = await self.gate.acquire(order)
+        try:
+            admission = await self.vault.admit(self.job, wanted, self.settings.limits)
+            if admission.decision is not Decision.SEND:
+                return admission, None
+            reply = await self._send(slot, admission)
+        finally:
+            self.gate.release(slot)
+        self._feed_limiter(reply)
+        return admission, reply
+
+    async def _send(self, slot: int, admission: Admission) -> Reply:
+        url, generation = f"{self.clients.url}/chat/completions", None
+        try:
+            async with self.clients.of(slot).stream("POST", url, content=admission.body) as response:
+                headers = {name.lower(): value for name, value in response.headers.items()}
+                generation = headers.get("x-generation-id")
+                if generation and self.paid:  # known before the body: what a crash from here on costs can be asked
+                    await self.vault.commit(lambda c: ledger.note(c, admission.entry, generation))
+                raw = await response.aread()
+            raw = self.key.redact_bytes(raw)
+            return classify(
+                response.status_code, headers, raw, self.providers, paid=self.paid, kind=self.settings.gateway
+            )
+        except httpx.HTTPError as error:
+            never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
+            fault = Fault(Blame.GATEWAY, type(error).__name__, str(error), maybe_billed=not never_sent)
+            cost = Decimal(0) if never_sent or not self.paid else None
+            return Reply(b"", fault=fault, cost=cost, generation_id=generation)
+
+    def _feed_limiter(self, reply: Reply) -> None:
+        now = trio.current_time()
+        if reply.fault is None or reply.fault.blame in (Blame.ROW, Blame.PERMANENT):
+            self._last_good = now
+            self.gate.limiter.success(self.gate.busy + 1)
+        elif reply.fault.blame is Blame.OVERLOAD:
+            self.gate.limiter.overload(now, reply.fault.retry_after)
+
+    async def _store(self, admission: Admission, reply: Reply) -> Answer:
+        """Put a usable answer on disk; only then does it count."""
+        assert reply.verdict is not None
+        source = await self._generation(reply.cached_from) if reply.cached_from else None
+        usage, generation_id, cost = reply.usage, reply.generation_id, reply.cost
+        if source is not None:
+            usage, generation_id = source.usage, source.id
+        elif cost is None:
+            cost = await self._cost_of(reply)
+        answer = Answer(
+            "", reply.verdict.value, reply.raw, usage, reply.finish_reason, reply.provider, reply.model, generation_id
+        )
+        if source is not None:
+            stored: Answer = await self.vault.commit(
+                lambda c: ledger.recover(
+                    c, admission.entry, answer, source.cost, source=source.id, free=reply.cost or Decimal(0)
+                )
+            )
+        else:
+            final = cost if cost is not None else Decimal(0)
+            stored = await self.vault.commit(lambda c: ledger.finish(c, admission.entry, answer, final))
+        self.tally.bought += 1
+        self.tally.tokens += stored.usage.completion_tokens
+        self.tally.cost += source.cost if source is not None else cost or Decimal(0)
+        return stored
+
+    async def _cost_of(self, reply: Reply) -> Decimal:
+        """The cost of an answer that came without one: the gateway's record, else tokens at the highest price."""
+        record = await self._generation(reply.generation_id)
+        if record is not None:
+            return record.cost
+        return (
+            reply.usage.prompt_tokens * self.providers.highest("prompt_price")
+            + (reply.usage.completion_tokens or self.settings.sampling.max_tokens)
+            * self.providers.highest("completion_price")
+            + self.providers.highest("request_price")
+        )
+
+    async def _book(self, admission: Admission, reply: Reply, fault: Fault) -> Answer | None:
+        """Journal a failed attempt; the rejection when the row is given up. Raises Stopped for a run-level fault."""
+        detail = self.key.redact(f"{fault.reason}: {fault.detail}" if fault.detail else fault.reason)
+        self.tally.faults[fault.reason] = self.tally.faults.get(fault.reason, 0) + 1
+        cost, provider = reply.cost, reply.provider
+        if cost is None and reply.generation_id:
+            record = await self._generation(reply.generation_id)
+            if record is not None:
+                cost, provider = record.cost, record.provider
+        entry, blame = admission.entry, fault.blame.value
+        if cost is None:
+            await self.vault.commit(
+                lambda c: ledger.lose(c, entry, blame, detail, status=reply.status, generation_id=reply.generation_id)
+            )
+        else:
+            self.tally.cost += cost
+            await self.vault.commit(
+                lambda c: ledger.fail(
+                    c, entry, cost, blame, detail,
+                    status=reply.status, generation_id=reply.generation_id, provider=provider,
+                )
+            )  # fmt: skip
+        if fault.blame is Blame.RUN:
+            self.stop.call(fault.code, f"the gateway ended the run ({detail})")
+            raise Stopped
+        last = admission.faults + 1 >= self.settings.max_attempts
+        if fault.blame is Blame.PERMANENT or (fault.blame is Blame.ROW and last):
+            rejected = Answer("", fault.reason, None, Usage(), reply.finish_reason, provider, reply.model)
+            self.tally.rejected += 1
+            stored: Answer = await self.vault.commit(lambda c: ledger.reject(c, entry, rejected))
+            return stored
+        silent = trio.current_time() - self._last_good
+        if silent > self.settings.patience_s:
+            self.stop.call(ExitCode.INCOMPLETE, f"no usable reply for {silent:.0f} s (last: {detail})")
+        return None
+
+    async def _pause(self, fault: Fault, failures: int) -> None:
+        """Full jitter: rows that failed together do not come back together."""
+        if fault.blame is Blame.ROW:
+            return
+        longest = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** min(failures, 10))
+        await self.stop.sleep(self._random.uniform(0, longest))
+
+    async def _generation(self, generation_id: str | None) -> Generation | None:
+        """The gateway's record of a request, asked for with patience; None when it has none."""
+        if not generation_id or not self.paid:
+            return None
+        return await settle_with_patience(lambda: self._ask_generation(generation_id))
+
+    async def _ask_generation(self, generation_id: str) -> Generation | None:
+        try:
+            response = await self.clients.of(0).get(
+                f"{self.clients.url}/generation", params={"id": generation_id}, timeout=30
+            )
+            return read_generation(parse(response.content)) if response.status_code == 200 else None
+        except (httpx.HTTPError, ValueError):
+            return None
+
+    async def settle_lost(self, lost: list[tuple[int, str]]) -> int:
+        """Ask what attempts cost that an earlier process lost; returns how many are settled."""
+        settled = 0
+        for entry, generation_id in lost:
+            record = await self._ask_generation(generation_id)
+            if record is not None:
+                cost, provider = record.cost, record.provider
+                await self.vault.commit(lambda c, e=entry, k=cost, p=provider: ledger.settle(c, e, k, p))
+                settled += 1
+        return settled
+
+
+async def settle_with_patience(ask: Callable[[], Awaitable[Generation | None]]) -> Generation | None:
+    """Ask up to `SETTLE_TRIES` times with growing pauses."""
+    for attempt in range(SETTLE_TRIES):
+        if attempt:
+            await trio.sleep(0.1 * 3**attempt / 3)
+        found = await ask()
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,183 @@
+"""The run loop: conversations in index order, each bought turn by turn, until the dataset is complete or a stop."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from dataclasses import dataclass, field
+
+import trio
+
+from eyrie.errors import ExitCode
+from eyrie.gateway.clients import Clients, allow_open_files
+from eyrie.gateway.key import ApiKey
+from eyrie.generate.buyer import Buyer
+from eyrie.generate.conversation import Conversation, take
+from eyrie.generate.gate import Gate
+from eyrie.generate.limiter import START, Limiter
+from eyrie.generate.output import Output
+from eyrie.generate.progress import Progress
+from eyrie.generate.rows import Unit, read_units
+from eyrie.generate.settings import Settings
+from eyrie.generate.stop import Stopped, StopSign
+from eyrie.generate.window import TokenWindow
+from eyrie.vault import Vault
+from eyrie.vault.records import DATA
+
+HEARTBEAT_S = 1.0
+JUDGED_ROWS = 50  # rows before the share of rejects is looked at
+SETTLERS = 16  # lost requests asked after at once
+PAID_HEADERS = {  # a lost reply is returned free by the cache; the metadata proves which endpoints were tried
+    "X-OpenRouter-Cache": "true", "X-OpenRouter-Cache-TTL": "86400", "X-OpenRouter-Metadata": "enabled",
+}  # fmt: skip
+
+
+@dataclass
+class Run:
+    """One process's run over one dataset."""
+
+    vault: Vault
+    settings: Settings
+    output: Output
+    key: ApiKey
+    url: str
+    total: int  # units in the prompts file
+    stop: StopSign = field(default_factory=StopSign)
+    _active: int = 0
+    _more: bool = True
+    _judged: int = 0
+    _rejected: int = 0
+
+    async def main(self) -> StopSign:
+        """Buy until nothing is open or the run is stopped; the sign says which. The first signal stops and drains,
+        the second cancels what is under way (it becomes unknown in the vault)."""
+        settings = self.settings
+        allow_open_files(settings.in_flight)
+        job = self.vault.register(settings.run, settings.account, settings.dataset)
+        start = START if settings.gateway == "openrouter" else float(settings.in_flight)
+        self.gate = Gate(Limiter(settings.in_flight, start), self.stop)
+        self.window = TokenWindow(settings.token_budget, settings.sampling.max_tokens)
+        self.index = self.vault.index(self.output.builder.identity_model, settings.dataset)
+        headers = PAID_HEADERS if settings.gateway == "openrouter" else {}
+        try:
+            async with (
+                Clients(self.url, self.key, settings.slots_per_client, settings.timeout_s, headers) as clients,
+                trio.open_nursery() as everything,
+            ):
+                self.buyer = Buyer(
+                    self.vault, job, settings, self.output.builder.providers, self.gate, clients, self.stop, self.key
+                )
+                progress = Progress(settings.dataset, self.total, self.buyer, self.window)
+                await self._lease(job)
+                everything.start_soon(self._keep_lease, job)
+                everything.start_soon(self.gate.pump)
+                everything.start_soon(progress.show)
+                await everything.start(self._heed_signals, everything.cancel_scope)
+                await self._settle_lost()
+                async with trio.open_nursery() as conversations:
+                    await self._dispatch(conversations)
+                everything.cancel_scope.cancel()
+            print(progress.line(), file=sys.stderr, flush=True)
+        finally:
+            self.vault.end(job)
+        return self.stop
+
+    # Rows ------------------------------------------------------------------------------------------------------
+
+    async def _dispatch(self, conversations: trio.Nursery) -> None:
+        """Start conversations in index order; a task claims its place before the next one starts."""
+        for number, unit in enumerate(read_units(self.output.prompts, self.settings.repetitions)):
+            if self._is_stored(unit):
+                self.window.held(self.index[(unit.row["id"], 0, unit.repetition)][1])
+                continue
+            while not (self.window.open and self._active < 2 * max(self.gate.leased, 1) + 16):
+                if self.window.reached or self.stop.called:
+                    break
+                await self.window.changed()
+            if self.window.reached or self.stop.called:
+                break
+            self.window.begin()
+            self._active += 1
+            await conversations.start(self._converse, unit, number)
+        self._more = False
+
+    def _is_stored(self, unit: Unit) -> bool:
+        """Whether the vault surely holds all of this row, told without reading any reply."""
+        held = self.index.get((unit.row["id"], 0, unit.repetition))
+        if held is None or held[0] not in DATA or unit.row.get("turns") or self.settings.rebuy:
+            return False
+        return not (self.settings.drop_cut and held[0] == "length")
+
+    async def _converse(self, unit: Unit, number: int, task_status: trio.TaskStatus[None]) -> None:
+        talk = Conversation.start(unit.row, self.settings.user_turns)
+        tokens, started = 0, False
+        try:
+            while talk.ended is None:
+                identity = self.output.identity(unit, talk.turn)
+                request = self.output.builder.build(talk.messages, talk.tools, unit.repetition)
+                key = (unit.row["id"], talk.turn, unit.repetition)
+                answer = self.vault.answer(identity) if key in self.index else None
+                same = answer is not None and answer.fingerprint == request.fingerprint
+                if answer is None or not (same or (answer.is_data and not self.settings.rebuy)):
+                    if not started:
+                        task_status.started()
+                        started = True
+                    answer = await self.buyer.get(identity, request, (number, talk.turn))
+                tokens += take(talk, answer, drop_cut=self.settings.drop_cut)
+            self._judge(talk)
+        except Stopped:
+            return
+        finally:
+            if not started:
+                task_status.started()
+            self._active -= 1
+            self.window.end(tokens)
+
+    def _judge(self, talk: Conversation) -> None:
+        self._judged += 1
+        self._rejected += not talk.answered_at
+        share = self._rejected / self._judged
+        if self._judged >= JUDGED_ROWS and share > self.settings.max_reject_share:
+            self.stop.call(
+                ExitCode.TOO_MANY_REJECTS,
+                f"{self._rejected} of {self._judged} rows gave no usable answer (last: {talk.ended}); "
+                f"generate.max_reject_share is {self.settings.max_reject_share}",
+            )
+
+    # Beside the rows -------------------------------------------------------------------------------------------
+
+    async def _lease(self, job: int) -> None:
+        wanted = self.settings.in_flight if self._more else self.gate.wanted
+        self.gate.leased = await self.vault.renew(
+            job, wanted=wanted, busy=self.gate.busy, in_flight=self.settings.in_flight
+        )
+        self.gate.serve()
+
+    async def _keep_lease(self, job: int) -> None:
+        while True:
+            await trio.sleep(HEARTBEAT_S)
+            await self._lease(job)
+
+    async def _heed_signals(self, scope: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for _ in signals:
+                if self.stop.code is ExitCode.INTERRUPTED:
+                    scope.cancel()
+                    return
+                self.stop.call(ExitCode.INTERRUPTED, "interrupted")
+                self.gate.serve()
+                print(
+                    f"{self.settings.dataset}: stopping; {self.gate.busy} requests under way are awaited, since they "
+                    "are billed anyway (again: abort them)",
+                    file=sys.stderr, flush=True,
+                )  # fmt: skip
+
+    async def _settle_lost(self) -> None:
+        """Free the worst cases that earlier crashes left reserved, as far as the gateway knows what they cost."""
+        lost = self.vault.lost(self.settings.account) if self.buyer.paid else []
+        if not lost:
+            return
+        async with trio.open_nursery() as nursery:
+            for first in range(min(SETTLERS, len(lost))):
+                nursery.start_soon(self.buyer.settle_lost, lost[first::SETTLERS])

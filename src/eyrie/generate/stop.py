@@ -1,0 +1,45 @@
+"""Why a run ends before its work does: the first reason wins, everybody hears of it."""
+
+from __future__ import annotations
+
+import trio
+
+from eyrie.errors import ExitCode
+
+
+class Stopped(Exception):
+    """Unwinds one conversation after the run was told to stop; nothing is lost, the vault resumes."""
+
+
+class StopSign:
+    """Set once. No request is admitted afterwards; those under way are awaited, since they are billed anyway."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+        self.code: ExitCode | None = None
+        self.message = ""
+
+    @property
+    def called(self) -> bool:
+        return self.code is not None
+
+    def call(self, code: ExitCode, message: str) -> None:
+        """Stop the run for this reason, unless there is an earlier one."""
+        if self.code is None:
+            self.code, self.message = code, message
+            self._event.set()
+
+    def check(self) -> None:
+        """Raise Stopped when the run is to stop."""
+        if self.called:
+            raise Stopped(self.message)
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep, but not beyond the stop. Raises Stopped."""
+        with trio.move_on_after(seconds):
+            await self._event.wait()
+        self.check()
+
+    async def wait(self) -> None:
+        """Return when the run is to stop."""
+        await self._event.wait()
