@@ -1,0 +1,1 @@
+"""Acceptance of a drafter: two estimates from recorded states, and the truth by lossless speculative decoding."""
