@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     with open_gateway(kind, gateway["base_url"], target=args.target, catalogue_only=True) as base:
         model, facts, endpoints = _read(kind, base, cut["target"], policy, key)
     _check_facts(model, facts, policy, cut["target"])
-    accepted, rejected = judge(policy, endpoints)
+    # One server that the user chose himself is not judged: there is nothing to choose from.
+    accepted, rejected = (endpoints, []) if kind == "openai" else judge(policy, endpoints)
     demand_some(model, accepted, rejected)
     write_json(
         args.output,

@@ -73,7 +73,7 @@ class Policy:
         if self.allow_tags and e.tag not in self.allow_tags:
             found.append("tag is not in allow_tags")
         if e.quantization in UNDECLARED:
-            if e.tag not in self.evidence and self.quantizations:
+            if e.tag not in self.evidence:
                 found.append("quantization is undeclared and has no evidence line (evidence)")
         elif self.quantizations and e.quantization not in self.quantizations:
             found.append(f"quantization {e.quantization} is not allowed (quantizations)")

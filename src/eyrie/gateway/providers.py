@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,14 @@ class ProviderList:
 
     def free_only(self) -> ProviderList:
         """The same list with only the endpoints that cost nothing."""
-        free = tuple(e for e in self.accepted if e.is_free)
-        return ProviderList(self.gateway, self.model, self.model_facts, free, self.policy)
+        return replace(self, accepted=tuple(e for e in self.accepted if e.is_free))
+
+    def able(self, max_tokens: int) -> ProviderList:
+        """The same list with only the endpoints that can give answers of `max_tokens`: the others would drop out of
+        routing without a word."""
+        return replace(
+            self, accepted=tuple(e for e in self.accepted if (e.max_completion_tokens or max_tokens) >= max_tokens)
+        )
 
     def highest(self, price: str) -> Decimal:
         """The highest `prompt_price`, `completion_price` or `request_price` (USD) among the accepted endpoints."""

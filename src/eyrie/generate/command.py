@@ -72,6 +72,14 @@ def _providers(path: Path, settings: Settings) -> ProviderList:
     providers = ProviderList.read(path)
     if providers.gateway != settings.gateway:
         raise InputError(f"{path}: made for gateway {providers.gateway}, not {settings.gateway}; delete it and rerun")
+    able = providers.able(settings.sampling.max_tokens)
+    if not able.accepted:
+        raise EyrieError(
+            f"{path}: no accepted endpoint gives answers of {settings.sampling.max_tokens} tokens; lower the dataset's "
+            "max_tokens or generate.max_tokens",
+            code=ExitCode.POLICY_EMPTY,
+        )
+    providers = able
     if settings.limits.run > 0:
         return providers
     free = providers.free_only()
