@@ -175,7 +175,8 @@ SLICES: dict[str, tuple[str, ...]] = {
     "capture": ("capture", "target.dtype", "target.trust_remote_code"),
     "train": ("train", "drafter", "target.context_length", "target.trust_remote_code"),
     "evaluate": ("evaluate", "target.dtype", "target.trust_remote_code", "target.thinking"),
-    "report": ("run",),
+    # The page and the card show these; what they are built from follows the same keys.
+    "report": ("run", "target", "datasets", "drafter", "train", "generate.temperature", "generate.max_tokens"),
 }
 
 
