@@ -44,6 +44,12 @@ class BatchEncoder:
             found.append(whole)
         return found
 
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """Text of each sequence, special tokens written out."""
+        if not self.tokenizer.is_fast:
+            return [self.tokenizer.decode(ids, clean_up_tokenization_spaces=False) for ids in sequences]
+        return self.tokenizer.backend_tokenizer.decode_batch(list(sequences), skip_special_tokens=False)
+
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         if not texts:
             return []

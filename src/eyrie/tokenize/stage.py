@@ -50,26 +50,28 @@ class Tokenizing:
                 raise InputError(
                     f"{self._where(row)}: not a generated row ({type(error).__name__}: {error}); rerun generate"
                 ) from None
-        texts = [text for _, answers in kept for answer in answers for text in (answer.prompt_text, answer.text)]
-        encoded = iter(self.encoder.encode(texts))
-        for row, answers in kept:
-            turns = []
-            for answer in answers:
-                rendered, spoken = next(encoded), next(encoded)
-                turns.append(self._turn(row, answer, rendered, spoken))
+        answers = [answer for _, found in kept for answer in found]
+        encoded = self.encoder.encode([text for answer in answers for text in (answer.prompt_text, answer.text)])
+        rendered, spoken = encoded[::2], encoded[1::2]
+        same = (text == answer.text for text, answer in zip(self.encoder.decode(spoken), answers, strict=True))
+        parts = iter(zip(rendered, spoken, same, strict=True))
+        for row, found in kept:
+            turns = [self._turn(row, answer, *next(parts)) for answer in found]
             yield from self._finish(row, [turn for turn in turns if turn is not None])
 
-    def _turn(self, row: Mapping[str, Any], answer: Answer, rendered: list[int], spoken: list[int]) -> Turn | None:
+    def _turn(
+        self, row: Mapping[str, Any], answer: Answer, rendered: list[int], spoken: list[int], same: bool
+    ) -> Turn | None:
+        """One turn from the server's ids, else from the encoded texts; `same`: the answer's text survived encoding."""
         prompt, generated = rendered, answer.generated_ids
         if answer.prompt_ids is not None:
             prompt = answer.prompt_ids
             self.counted["rerendered_differs"] += prompt != rendered
         if generated is None:
-            tokenizer = self.reader.tokenizer
-            if spoken and tokenizer.decode(spoken, clean_up_tokenization_spaces=False) != answer.text:
+            if not same:
                 self._drop(row, "text_not_reproduced", f"turn {answer.turn} does not survive encoding and decoding")
                 return None
-            generated = close_answer(tokenizer, spoken, answer.finish_reason)
+            generated = close_answer(self.reader.tokenizer, spoken, answer.finish_reason)
         if not generated:
             self._drop(row, "empty_answer", f"turn {answer.turn} has no token")
             return None
