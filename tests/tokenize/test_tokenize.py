@@ -179,6 +179,17 @@ def test_a_conversation_the_template_refuses_is_dropped():
     assert work.dropped == {"template_refused": 1} and len(rows) == 1
 
 
+def test_an_answer_that_encoding_changes_is_dropped():
+    from tokenizers import normalizers
+
+    tokenizer = small_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    work = Tokenizing(tokenizer, settings_of(), len(tokenizer), "generated/d.jsonl.zst")
+    rows = [generated_row([user("Q"), assistant("Loud")]), generated_row([user("Q"), assistant("quiet")], index=1)]
+    assert [row.id for row in work.rows(rows)] == ["r1"]
+    assert work.dropped == {"text_not_reproduced": 1}
+
+
 def test_long_rows_end_with_the_last_span_that_fits():
     row = Draft(0, list(range(20)), [(3, 6), (9, 12), (15, 20)])
     assert cut(row, 20) == (row, None)
