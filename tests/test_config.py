@@ -118,12 +118,12 @@ def changed_stages(change: str) -> set[str]:
 @pytest.mark.parametrize(
     ("change", "stages"),
     [
-        ("train.lr=1e-4", {"train"}),
-        ("drafter.draft_vocab_size=4096", {"corpus", "train"}),
-        ("drafter.fc_norm=false", {"train"}),
+        ("train.lr=1e-4", {"train", "report"}),
+        ("drafter.draft_vocab_size=4096", {"corpus", "train", "report"}),
+        ("drafter.fc_norm=false", {"train", "report"}),
         ("generate.budget_usd=5", set()),
         ("generate.in_flight=7", set()),
-        ("generate.temperature=1.0", {"generate"}),
+        ("generate.temperature=1.0", {"generate", "report"}),
         ("capture.store_dtype=float32", {"capture"}),
         ("corpus.holdout=0.2", {"corpus"}),
         ("evaluate.rows=3", {"evaluate"}),
