@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from eyrie.errors import InputError
-from eyrie.target.llama import EXTENT, Llama, PackedLinear, check_supported
+from eyrie.target.llama import EXTENT, Llama, PackedLinear
+from eyrie.target.support import check_supported
 
 TINY = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 160,
@@ -149,7 +150,7 @@ def test_copied_row_continues_like_its_source(pair):
     _, llama = pair
     cache = llama.new_cache(3, 64)
     llama.forward(torch.randint(0, 300, (3, 9)), torch.zeros(3, dtype=torch.int64), cache)
-    cache.copy_row(0, 2)
+    cache.copy_row(0, 2, 9)
     final, _ = llama.forward(torch.full((3, 1), 4), torch.full((3,), 9), cache)
     assert torch.equal(final[0], final[2])
     assert not torch.equal(final[0], final[1])

@@ -23,8 +23,10 @@ from torch import Tensor
 
 from eyrie.errors import InputError
 from eyrie.files import read_json
+from eyrie.target.support import check_supported
 
 EXTENT = 64  # attention reads the cache in multiples of so many positions
+GROUP_ROWS = 8  # rows that share one extent
 PACK_ROWS = 32  # the row count that weight packing is tuned for; others work as well
 
 
@@ -85,10 +87,30 @@ class LlamaCache:
         """The same storage, seen as the cache of rows start..stop-1."""
         return LlamaCache(self.k[:, start:stop], self.v[:, start:stop])
 
-    def copy_row(self, source: int, target: int) -> None:
-        """Make row `target` equal to row `source`."""
-        self.k[:, target] = self.k[:, source]
-        self.v[:, target] = self.v[:, source]
+    def copy_row(self, source: int, target: int, length: int) -> None:
+        """Make the first `length` positions of row `target` equal to those of row `source`."""
+        self.k[:, target, :, :length] = self.k[:, source, :, :length]
+        self.v[:, target, :, :length] = self.v[:, source, :, :length]
+
+    def resized(self, max_len: int) -> LlamaCache:
+        """A copy with room for `max_len` positions (rounded up to EXTENT)."""
+        size = -(-max_len // EXTENT) * EXTENT
+        keep = min(size, self.max_len)
+        shape = (*self.k.shape[:3], size, self.k.shape[4])
+        grown = LlamaCache(torch.zeros(shape), torch.zeros(shape))
+        grown.k[:, :, :, :keep] = self.k[:, :, :, :keep]
+        grown.v[:, :, :, :keep] = self.v[:, :, :, :keep]
+        return grown
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Neighbouring rows start..stop-1 whose attention reaches equally far; mask [rows * kv_heads, g * N, extent]."""
+
+    start: int
+    stop: int
+    extent: int
+    mask: Tensor
 
 
 @dataclass(frozen=True)
@@ -100,22 +122,6 @@ class _Layer:
     gate: PackedLinear
     up: PackedLinear
     down: PackedLinear
-
-
-def check_supported(config: dict[str, Any], where: str) -> None:
-    """Raise InputError unless `config` (config.json) is a plain Llama: that architecture, SiLU, no biases."""
-    names = config.get("architectures") or ["unknown"]
-    reasons = []
-    if names != ["LlamaForCausalLM"]:
-        reasons.append(f"its architecture is {', '.join(names)}")
-    reasons += [f"it has {key}" for key in ("attention_bias", "mlp_bias", "quantization_config") if config.get(key)]
-    if config.get("hidden_act", "silu") not in ("silu", "swish"):
-        reasons.append(f"its activation is {config['hidden_act']}")
-    if reasons:
-        raise InputError(
-            f"{where}: the built-in CPU engine runs plain LlamaForCausalLM models only, and {'; '.join(reasons)}; "
-            "serve this target with SGLang or vLLM and set gateway=openai"
-        )
 
 
 class Llama:
@@ -213,14 +219,9 @@ class Llama:
             raise ValueError(f"{batch} rows of {end} tokens do not fit a cache of {cache.batch} x {cache.max_len}")
         if any(not 0 <= layer < self.num_layers for layer in aux_layers):
             raise ValueError(f"aux layers {tuple(aux_layers)} must lie in 0..{self.num_layers - 1}")
-        extent = min(-(-end // EXTENT) * EXTENT, cache.max_len)
         positions = lengths[:, None] + torch.arange(count)  # [B, N]
         rotation = self._rotations(end)[positions][:, :, None]  # [B, N, 1, d/2]
-        group = self.heads // self.kv_heads
-        visible = torch.arange(extent) <= positions[..., None]  # [B, N, extent]
-        mask = torch.zeros(batch, count, extent).masked_fill_(~visible, float("-inf"))
-        mask = mask[:, None, None].expand(-1, self.kv_heads, group, -1, -1)
-        mask = mask.reshape(batch * self.kv_heads, group * count, extent)
+        groups = [self._group(positions, start, cache) for start in range(0, batch, GROUP_ROWS)]
         heads_at = torch.arange(batch)[:, None, None] * self.kv_heads + torch.arange(self.kv_heads)
         slots = (heads_at * cache.max_len + positions[..., None]).flatten()  # [B * N * kv_heads]
 
@@ -230,7 +231,7 @@ class Llama:
             if index in aux_layers:
                 kept[index] = x
             mixed = layer.qkv(F.rms_norm(x, (self.hidden_size,), layer.input_norm, self.eps))
-            attended = self._attend(mixed, rotation, mask, slots, cache, index, extent)
+            attended = self._attend(mixed, rotation, groups, slots, cache, index)
             x = layer.out.plus(attended, x)
             normed = F.rms_norm(x, (self.hidden_size,), layer.post_norm, self.eps)
             x = layer.down.plus(layer.up.times(normed, layer.gate.silu(normed)), x)
@@ -238,12 +239,22 @@ class Llama:
         aux = torch.cat([kept[i] for i in aux_layers], -1) if aux_layers else x.new_empty(batch, count, 0)
         return final, aux
 
+    def _group(self, positions: Tensor, start: int, cache: LlamaCache) -> _Group:
+        """Attention of GROUP_ROWS rows reaches as far as the longest of them, not of the whole batch."""
+        positions = positions[start : start + GROUP_ROWS]
+        rows, count = positions.shape
+        extent = min(-(-(int(positions.max()) + 1) // EXTENT) * EXTENT, cache.max_len)
+        hidden = torch.arange(extent) > positions[..., None]  # [rows, N, extent]
+        mask = torch.zeros(rows, count, extent).masked_fill_(hidden, float("-inf"))
+        mask = mask[:, None, None].expand(-1, self.kv_heads, self.heads // self.kv_heads, -1, -1)
+        return _Group(start, start + rows, extent, mask.reshape(rows * self.kv_heads, -1, extent))
+
     def _attend(
-        self, mixed: Tensor, rotation: Tensor, mask: Tensor, slots: Tensor, cache: LlamaCache, layer: int, extent: int
+        self, mixed: Tensor, rotation: Tensor, groups: list[_Group], slots: Tensor, cache: LlamaCache, layer: int
     ) -> Tensor:
         """Rotate q and k, store k and v, attend: [B, N, (heads + 2 kv) d] -> [B, N, heads * d].
 
-        The heads of a group become rows of one product with their shared keys, so keys are never repeated.
+        The query heads that share keys become rows of one product with them, so keys are never repeated.
         """
         batch, count, _ = mixed.shape
         heads, kv, dim = self.heads, self.kv_heads, self.head_dim
@@ -254,10 +265,14 @@ class Llama:
         k_store.view(-1, dim).index_copy_(0, slots, rotated[:, :, heads:].reshape(-1, dim))
         v_store.view(-1, dim).index_copy_(0, slots, mixed[:, :, heads + kv :].reshape(-1, dim))
         q = rotated[:, :, :heads].unflatten(2, (kv, -1)).permute(0, 2, 3, 1, 4).reshape(batch * kv, -1, dim)
-        keys = k_store.flatten(0, 1)[:, :extent]
-        values = v_store.flatten(0, 1)[:, :extent]
-        scores = torch.baddbmm(mask, q, keys.transpose(1, 2), alpha=dim**-0.5)
-        out = torch.bmm(torch.softmax(scores, -1), values)
+        keys, values = k_store.flatten(0, 1), v_store.flatten(0, 1)
+        found = []
+        for group in groups:
+            rows = slice(group.start * kv, group.stop * kv)
+            near = keys[rows, : group.extent].transpose(1, 2)
+            scores = torch.baddbmm(group.mask, q[rows], near, alpha=dim**-0.5)
+            found.append(torch.bmm(torch.softmax(scores, -1), values[rows, : group.extent]))
+        out = torch.cat(found) if len(found) > 1 else found[0]
         return out.view(batch, kv, -1, count, dim).permute(0, 3, 1, 2, 4).reshape(batch, count, heads * dim)
 
     @torch.inference_mode()
