@@ -214,6 +214,9 @@ def test_token_folders_of_another_target_or_another_vocabulary_are_refused(tmp_p
     with pytest.raises(InputError, match="00000.parquet: a token id is not within"):
         build(tmp_path, dataset(tmp_path, "b", [*rows, row(9, [V], [1, 2, 3])]))
     good = dataset(tmp_path, "c", rows)
+    with pytest.raises(InputError, match="tokens/d: holds dataset c"):
+        build(tmp_path, good.rename(good.with_name("d")))
+    good = dataset(tmp_path, "c", rows)
     with pytest.raises(InputError, match="given twice"):
         build(tmp_path, good, good)
 

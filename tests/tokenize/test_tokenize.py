@@ -139,6 +139,28 @@ def test_server_ids_win_over_rendering_and_are_counted():
     assert rows[0].input_ids.tolist() == [1, 9, *prompt, *generated] and work.counted["rerendered_differs"] == 1
 
 
+def test_turns_with_server_ids_share_a_row_only_if_the_server_kept_its_ids():
+    tokenizer = small_tokenizer()
+    messages = [user("hello"), assistant("the lazy dog"), user("and?"), assistant("the fox")]
+    sampled = [tokenizer.encode(letter)[0] for letter in "the lazy dog"] + [2]
+    first, last = render_prompt(tokenizer, messages[:1]), [*tokenizer.encode("the fox"), 2]
+    rendered = render_prompt(tokenizer, messages[:3])  # what a stateless server sees: the text, tokenized anew
+    rest = rendered[rendered.index(2, len(first)) + 1 :]
+    for second, expected in ((first + sampled + rest, 1), (rendered, 2)):
+        row = generated_row(messages, token_ids=[sampled, last], prompt_token_ids=[first, second])
+        rows, work, _ = token_rows([row])
+        assert [len(row.spans) for row in rows] == ([2] if expected == 1 else [1, 1])
+        assert rows[-1].input_ids.tolist() == second + last
+        assert work.counted["history_rewritten"] == (expected == 2) and not work.dropped
+
+
+def test_server_ids_without_an_end_are_counted():
+    tokenizer = small_tokenizer()
+    row = generated_row([user("x"), assistant("the fox")], token_ids=[tokenizer.encode("the fox")])
+    rows, work, _ = token_rows([row])
+    assert spoken(tokenizer, rows[0]) == ["the fox"] and work.counted["no_end_token"] == 1
+
+
 @pytest.mark.parametrize(
     ("messages", "more", "reason"),
     [

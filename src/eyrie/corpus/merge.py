@@ -95,6 +95,8 @@ def merge(
 
 def _checked(folder: Path, target: str) -> TokensManifest:
     manifest = read_manifest(folder)
+    if manifest.dataset != folder.name:
+        raise InputError(f"{folder}: holds dataset {manifest.dataset}; a token folder is named as its dataset")
     if manifest.target != target:
         raise InputError(f"{folder}: was tokenized for target {manifest.target}, not {target};"
                          f" run `snakemake --forcerun tokenize_{manifest.dataset}`")  # fmt: skip

@@ -17,7 +17,8 @@ Left out, each named in the log and counted in the manifest under `dropped`:
   answer_not_rendered     reasoning or calls came without ids, and the template does not write them
   no_trained_slot         an answer of one token                         prompt_over_max_length
 Kept but counted under `counted`: rerendered_differs (the server's prompt is not what rendering gives; the server's
-wins), history_rewritten, cut_at_span_end, cut_inside_span, cut_by_length, server_token_ids.
+wins), no_end_token (nor do the server's ids end with one, though the answer was not cut), history_rewritten,
+cut_at_span_end, cut_inside_span, cut_by_length, server_token_ids.
 
 example: eyrie tokenize --slice "$(eyrie config --slice tokenize --dataset demo_code)" \\
            --generated results/laptop/generated/demo_code.jsonl.zst --target results/laptop/target.json \\

@@ -76,6 +76,7 @@ class Tokenizing:
             self._drop(row, "empty_answer", f"turn {answer.turn} has no token")
             return None
         self.counted["server_token_ids"] += answer.generated_ids is not None
+        self.counted["no_end_token"] += answer.finish_reason != "length" and generated[-1] not in self.reader.ends
         self.counted["cut_by_length"] += answer.finish_reason == "length"
         return Turn(answer.turn, prompt, generated)
 
