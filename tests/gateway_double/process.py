@@ -43,6 +43,12 @@ class Double:
         """Change the script from now on."""
         httpx.post(f"{self.url}/control", json=script, trust_env=False).raise_for_status()
 
+    def reset(self, **script: Any) -> None:
+        """Begin anew: no ledger, no cache, the default script with `script`."""
+        httpx.delete(f"{self.url}/control", trust_env=False).raise_for_status()
+        if script:
+            self.change(**script)
+
     def state(self) -> dict[str, Any]:
         """Ledger and counters."""
         return httpx.get(f"{self.url}/control", trust_env=False).json()

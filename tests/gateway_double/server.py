@@ -1,6 +1,7 @@
 """The double's HTTP server. Run it as a process: `python -m tests.gateway_double.server`; it prints its port.
 
-Besides OpenRouter's paths it has `POST /control` (change the script) and `GET /control` (ledger and counters).
+Besides OpenRouter's paths it has `POST /control` (change the script) and `GET /control` (ledger and
+counters), and `DELETE /control` (begin anew).
 Like the real one it bills a non-streaming request in full even when the client has gone.
 """
 
@@ -130,10 +131,12 @@ def finish(
 ) -> tuple[int, dict[str, str], bytes | None]:
     """Faults after a provider answered, and answers. What the provider did is billed."""
     reply = completion(request, body, state.script)
+    whole = fault in (None, "slow", "cut", "drop", "no_usage")
+    if not whole:  # a generation that failed is another one than the answer's
+        reply["id"] += f"-{fault}-{state.seen[digest(body)]}"
     generation = {"X-Generation-Id": reply["id"]}
     choice, cost = reply["choices"][0], Decimal(str(reply["usage"]["cost"]))
     provider = reply["provider"]
-    whole = fault in (None, "slow", "cut", "drop", "no_usage")
     if fault in ("inband", "inband_429", "inband_text"):
         code = {"inband": 502, "inband_429": 429, "inband_text": "server_error"}[fault]
         state.bill(body, {**reply, "usage": {}}, Decimal(0), provider)
@@ -177,6 +180,9 @@ def other(state: State, method: str, target: str, headers: dict[str, str], body:
     url = urllib.parse.urlsplit(target)
     path = url.path.removeprefix("/api/v1")
     query = urllib.parse.parse_qs(url.query)
+    if path == "/control" and method == "DELETE":
+        state.__init__()  # type: ignore[misc]
+        return 200, b"{}"
     if path == "/control" and method == "POST":
         state.script.update(json.loads(body))
         return 200, b"{}"

@@ -19,14 +19,16 @@ KEY = "sk-" + "or-v1-" + "canary0123456789abcdef0123456789"
 class Job:
     """One dataset of one run in `folder`; `change` settings before `run`."""
 
-    def __init__(self, folder: Path, double: Double | None, rows: int = 10, kind: str = "openrouter") -> None:
-        self.folder, self.double = folder, double
+    def __init__(
+        self, folder: Path, double: Double | None, rows: int = 10, kind: str = "openrouter", name: str = "demo"
+    ) -> None:
+        self.folder, self.double, self.name = folder, double, name
         folder.mkdir(parents=True, exist_ok=True)
         key_file = folder / "key.txt"
         key_file.write_text(KEY + "\n")
         policy: dict[str, Any] = {"quantizations": ["int4", "fp8"]}
         self.cut: dict[str, Any] = {
-            "dataset": {"name": "demo", "max_tokens": None, "tokens": None, "turns": 1},
+            "dataset": {"name": name, "max_tokens": None, "tokens": None, "turns": 1},
             "gateway": {"kind": kind, "policy": policy},
             "generate": {"max_tokens": 64, "on_changed_request": "keep", "on_length": "keep", "repetitions": 1,
                          "seed": 0, "temperature": None, "tokens_per_dataset": None, "top_p": None},
@@ -40,7 +42,6 @@ class Job:
         }  # fmt: skip
         self.rows = [prompt(i) for i in range(rows)]
         self.vault = folder / "vault"
-        self.name = "demo"
 
     @property
     def providers(self) -> Path:
@@ -56,7 +57,7 @@ class Job:
 
     def arguments(self) -> list[str]:
         """Write the inputs that are missing; the command line of the job."""
-        prompts = self.folder / "prompts.jsonl.zst"
+        prompts = self.folder / f"prompts-{self.name}.jsonl.zst"
         write_jsonl_zst(prompts, self.rows)
         if not self.providers.exists():
             made = cli.main(["providers", "--slice", canonical_json(self.cut), "--runtime",

@@ -75,10 +75,10 @@ class Clients:
         return self._open[shard]
 
     def _make(self) -> httpx.AsyncClient:
-        if self._tls is None:
-            self._tls = httpx.create_ssl_context()
+        if self._tls is None and self.url.startswith("https"):
+            self._tls = httpx.create_ssl_context()  # loading the roots takes longer than all the rest
         return httpx.AsyncClient(
-            http2=False, verify=self._tls, trust_env=not is_loopback(self.url),
+            http2=False, verify=self._tls or False, trust_env=not is_loopback(self.url),
             headers={"Content-Type": "application/json", **self.headers, **self.key.headers()},
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60),
             timeout=httpx.Timeout(connect=CONNECT_S, read=self.timeout_s, write=WRITE_S, pool=None),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -88,7 +88,8 @@ def _judge(
     finish = choice.get("finish_reason")
     cached = headers.get("x-openrouter-cache-status", "").upper() == "HIT"
     facts: dict[str, Any] = {
-        "usage": read_usage(usage or {}), "cost": cost, "provider": _text(value.get("provider")),
+        "usage": _counted(read_usage(usage or {}), value, choice), "cost": cost,
+        "provider": _text(value.get("provider")),
         "model": _text(value.get("model")), "finish_reason": _text(finish), "status": 200,
         "generation_id": headers.get("x-generation-id") or _text(value.get("id")),
         "cached_from": headers.get("x-openrouter-cache-source-id") if cached else None,
@@ -99,6 +100,12 @@ def _judge(
         or _origin_fault(facts, providers, kind, cost)
     )
     return Reply(raw, None if fault else FINISHED[str(finish)], fault, **facts)
+
+
+def _counted(usage: Usage, value: dict[str, Any], choice: dict[str, Any]) -> Usage:
+    """`usage`, with the output tokens counted from the ids where the server named ids but no count."""
+    ids = token_ids({**value, "choices": [choice]}).get("token_ids")
+    return replace(usage, completion_tokens=len(ids)) if ids and not usage.completion_tokens else usage
 
 
 def _error_fault(value: dict[str, Any], choice: dict[str, Any], cost: Decimal | None) -> Fault | None:

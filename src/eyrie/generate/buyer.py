@@ -118,9 +118,9 @@ class Buyer:
             if admission.decision is not Decision.SEND:
                 return admission, None
             reply = await self._send(slot, admission)
+            self._heed(reply)
         finally:
             self.gate.release(slot)
-        self._feed_limiter(reply)
         return admission, reply
 
     async def _send(self, slot: int, admission: Admission) -> Reply:
@@ -142,13 +142,19 @@ class Buyer:
             cost = Decimal(0) if never_sent or not self.paid else None
             return Reply(b"", fault=fault, cost=cost, generation_id=generation)
 
-    def _feed_limiter(self, reply: Reply) -> None:
+    def _heed(self, reply: Reply) -> None:
+        """Let the limiter or the run know, before the slot goes to somebody else."""
         now = trio.current_time()
         if reply.fault is None or reply.fault.blame in (Blame.ROW, Blame.PERMANENT):
             self._last_good = now
             self.gate.limiter.success(self.gate.busy + 1)
         elif reply.fault.blame is Blame.OVERLOAD:
             self.gate.limiter.overload(now, reply.fault.retry_after)
+        elif reply.fault.blame is Blame.RUN:
+            self.stop.call(reply.fault.code, f"the gateway ended the run ({self._detail(reply.fault)})")
+
+    def _detail(self, fault: Fault) -> str:
+        return self.key.redact(f"{fault.reason}: {fault.detail}" if fault.detail else fault.reason)
 
     async def _store(self, admission: Admission, reply: Reply) -> Answer:
         """Put a usable answer on disk; only then does it count."""
@@ -158,7 +164,7 @@ class Buyer:
         if source is not None:
             usage, generation_id = source.usage, source.id
         elif cost is None:
-            cost = await self._cost_of(reply)
+            usage, cost = await self._bill_of(reply)
         answer = Answer(
             "", reply.verdict.value, reply.raw, usage, reply.finish_reason, reply.provider, reply.model, generation_id
         )
@@ -176,21 +182,22 @@ class Buyer:
         self.tally.cost += source.cost if source is not None else cost or Decimal(0)
         return stored
 
-    async def _cost_of(self, reply: Reply) -> Decimal:
-        """The cost of an answer that came without one: the gateway's record, else tokens at the highest price."""
+    async def _bill_of(self, reply: Reply) -> tuple[Usage, Decimal]:
+        """Tokens and cost of an answer that came without: the gateway's record, else tokens at the highest price."""
         record = await self._generation(reply.generation_id)
         if record is not None:
-            return record.cost
-        return (
+            return (reply.usage if reply.usage.completion_tokens else record.usage), record.cost
+        cost = (
             reply.usage.prompt_tokens * self.providers.highest("prompt_price")
             + (reply.usage.completion_tokens or self.settings.sampling.max_tokens)
             * self.providers.highest("completion_price")
             + self.providers.highest("request_price")
         )
+        return reply.usage, cost
 
     async def _book(self, admission: Admission, reply: Reply, fault: Fault) -> Answer | None:
         """Journal a failed attempt; the rejection when the row is given up. Raises Stopped for a run-level fault."""
-        detail = self.key.redact(f"{fault.reason}: {fault.detail}" if fault.detail else fault.reason)
+        detail = self._detail(fault)
         self.tally.faults[fault.reason] = self.tally.faults.get(fault.reason, 0) + 1
         cost, provider = reply.cost, reply.provider
         if cost is None and reply.generation_id:
@@ -211,7 +218,6 @@ class Buyer:
                 )
             )  # fmt: skip
         if fault.blame is Blame.RUN:
-            self.stop.call(fault.code, f"the gateway ended the run ({detail})")
             raise Stopped
         last = admission.faults + 1 >= self.settings.max_attempts
         if fault.blame is Blame.PERMANENT or (fault.blame is Blame.ROW and last):

@@ -125,13 +125,13 @@ class Run:
                     answer = await self.buyer.get(identity, request, (number, talk.turn))
                 tokens += take(talk, answer, drop_cut=self.settings.drop_cut)
             self._judge(talk)
+            self.window.end(tokens)
         except Stopped:
-            return
+            self.window.abandon()
         finally:
             if not started:
                 task_status.started()
             self._active -= 1
-            self.window.end(tokens)
 
     def _judge(self, talk: Conversation) -> None:
         self._judged += 1

@@ -45,10 +45,18 @@ class TokenWindow:
         self.under_way -= 1
         self.held(tokens)
 
+    def abandon(self) -> None:
+        """A row that was begun will not be done in this run."""
+        self.under_way -= 1
+        self._wake()
+
     def held(self, tokens: int) -> None:
         """The next row is in the vault already."""
         self.tokens += tokens
         self.rows += 1
+        self._wake()
+
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 

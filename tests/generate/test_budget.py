@@ -1,0 +1,63 @@
+"""The budget is hard: for the run and for the account, whatever is under way."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from eyrie.errors import ExitCode
+from tests.gateway_double import Double
+from tests.generate.job import Job, prompt
+
+
+@pytest.mark.parametrize("faults", [{}, {"429": 0.1, "drop": 0.05, "cut": 0.05, "blank": 0.1, "inband_partial": 0.1}])
+def test_budget_is_never_passed_by_requests_in_flight(tmp_path: Path, faults: dict[str, float], monkeypatch) -> None:
+    monkeypatch.setattr("eyrie.generate.buyer.BACKOFF_S", 0.02)
+    with Double(tokens=[60, 64], latency=[0.5, 0.8], rates=faults) as double:
+        job = Job(tmp_path, double, rows=400)
+        job.runtime.update(budget_usd=0.02, in_flight=200)
+        code = job.run()
+        assert code == ExitCode.BUDGET_REACHED and not job.output.exists()
+        assert double.state()["peak"] > 30
+        with job.open_vault() as vault:
+            books = vault.committed()
+        assert double.billed <= Decimal("0.02")
+        assert sum(books.values()) <= 20_000 and books["reserved"] == 0
+        assert double.billed > Decimal("0.008" if faults else "0.019")  # and it is used
+
+
+def test_a_raised_budget_continues_and_says_what_was_missing(tmp_path: Path, capsys) -> None:
+    with Double() as double:
+        job = Job(tmp_path, double, rows=60)
+        job.runtime["budget_usd"] = 0.001
+        assert job.run() == ExitCode.BUDGET_REACHED
+        message = capsys.readouterr().err
+        assert "generate.budget_usd is $0.001" in message and "rows are still open" in message
+        job.runtime["budget_usd"] = 1.0
+        assert job.run() == 0
+        assert len(double.ledger) == 60
+
+
+def test_partial_data_is_built_on_when_that_is_asked_for(tmp_path: Path) -> None:
+    with Double() as double:
+        job = Job(tmp_path, double, rows=60)
+        job.runtime.update(budget_usd=0.001, on_exhausted="build_partial")
+        assert job.run() == 0
+        facts = job.facts()
+        assert facts["complete"] is False and facts["rows"]["open"] > 0
+        assert len(job.read()) == facts["rows"]["answered"] == len(double.ledger)
+
+
+def test_two_runs_on_one_account_share_its_budget(tmp_path: Path) -> None:
+    with Double(tokens=[60, 64]) as double:
+        codes = []
+        for name in ("first", "second"):
+            job = Job(tmp_path, double, name=name)
+            job.runtime["run"] = name
+            job.runtime["gateway"]["account_budget_usd"] = 0.005
+            job.rows = [prompt(i, f"{name} {i}") for i in range(100)]
+            codes.append(job.run())
+        assert codes == [ExitCode.BUDGET_REACHED] * 2
+        assert Decimal("0.004") < double.billed <= Decimal("0.005")
