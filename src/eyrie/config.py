@@ -171,7 +171,7 @@ SLICES: dict[str, tuple[str, ...]] = {
     "prompts": ("prompts",),
     "generate": ("generate", "gateway.kind", "target.name", "target.openrouter_model", "target.thinking"),
     "tokenize": ("tokenize", "target.thinking", "target.trust_remote_code"),
-    "corpus": ("corpus", "drafter.draft_vocab_size", "target.trust_remote_code"),
+    "corpus": ("corpus", "drafter.draft_vocab_size"),
     "capture": ("capture", "target.dtype", "target.trust_remote_code"),
     "train": ("train", "drafter", "target.context_length", "target.trust_remote_code"),
     "evaluate": ("evaluate", "target.dtype", "target.trust_remote_code", "target.thinking"),

@@ -10,8 +10,7 @@ from eyrie.files import canonical_json, sha256_file, write_jsonl_zst
 from eyrie.target import TargetReceipt
 from tests.chat.small import SPECIAL, assistant, small_tokenizer, user
 
-CORPUS = canonical_json({"corpus": {"holdout": 0.25, "seed": 0}, "drafter": {"draft_vocab_size": 40},
-                         "target": {"trust_remote_code": False}})  # fmt: skip
+CORPUS = canonical_json({"corpus": {"holdout": 0.25, "seed": 0}, "drafter": {"draft_vocab_size": 40}})
 
 
 def tokenize_slice(name="d"):

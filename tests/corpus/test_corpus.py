@@ -29,7 +29,7 @@ def random_rows(count, seed):
     ]
 
 
-def dataset(folder, name, rows, size=16, target="fp"):
+def dataset(folder, name, rows, size=16, target="fp", special=(0, 1, 199)):
     out = folder / "tokens" / name
     last = max((r.index for r in rows), default=0)
     entries = [
@@ -37,13 +37,14 @@ def dataset(folder, name, rows, size=16, target="fp"):
                     dataset=name, target=target)
         for k in range(last // size + 1)
     ]  # fmt: skip
-    write_manifest(out, dataset=name, target=target, slice={}, shards=entries, dropped={}, counted={})
+    write_manifest(out, dataset=name, target=target, slice={}, shards=entries, dropped={}, counted={},
+                   special=special)  # fmt: skip
     return out
 
 
-def build(folder, *tokens, holdout=0.2, size=64, special=(0, 1, 199), seed=0, output="corpus"):
+def build(folder, *tokens, holdout=0.2, size=64, seed=0, output="corpus"):
     cfg = {"corpus": {"holdout": holdout, "seed": seed}, "drafter": {"draft_vocab_size": size}}
-    merge(cfg, tokens, target="fp", vocab_size=V, special=special, output=folder / output)
+    merge(cfg, tokens, target="fp", vocab_size=V, output=folder / output)
     return read_corpus(folder / output)
 
 
@@ -189,7 +190,7 @@ def test_draft_vocabulary_may_be_the_whole_vocabulary_but_not_more():
 
 
 def test_special_tokens_are_inside_though_never_seen(tmp_path):
-    corpus = build(tmp_path, dataset(tmp_path, "a", random_rows(50, 1)), size=8, special=(0, 1, 199))
+    corpus = build(tmp_path, dataset(tmp_path, "a", random_rows(50, 1)), size=8)
     assert corpus.t2d[[0, 1, 199]].all() and corpus.vocabulary.counts[199] == 0
     assert corpus.manifest["draft_vocab_size"] == 8
 
@@ -214,6 +215,8 @@ def test_token_folders_of_another_target_or_another_vocabulary_are_refused(tmp_p
     with pytest.raises(InputError, match="00000.parquet: a token id is not within"):
         build(tmp_path, dataset(tmp_path, "b", [*rows, row(9, [V], [1, 2, 3])]))
     good = dataset(tmp_path, "c", rows)
+    with pytest.raises(InputError, match="tokens/none/manifest.json: names no special token"):
+        build(tmp_path, dataset(tmp_path, "none", rows, special=()))
     with pytest.raises(InputError, match="tokens/d: holds dataset c"):
         build(tmp_path, good.rename(good.with_name("d")))
     good = dataset(tmp_path, "c", rows)

@@ -260,6 +260,7 @@ def test_shards_hold_fixed_index_ranges_and_may_be_empty(tmp_path):
     manifest = read_manifest(run_stage(tmp_path, 12, rows=rows))
     assert [entry.rows for entry in manifest.shards] == [1, 0, 1]
     assert manifest.read(manifest.shards[2]).index.tolist() == [9]
+    assert manifest.special == (0, 1, 2, 3, 4)
     assert (manifest.dataset, manifest.target, manifest.counted["conversations"]) == ("d", "fp", 2)
 
 

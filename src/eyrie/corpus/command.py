@@ -31,15 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """See `eyrie.corpus.merge.merge` for what is refused."""
-    from eyrie.chat import end_token_ids, special_token_ids
     from eyrie.corpus.merge import merge, report
-    from eyrie.target import load_receipt, load_tokenizer
+    from eyrie.target import load_receipt
 
-    cfg = load_slice(args.slice)
     receipt = load_receipt(args.target)
-    tokenizer = load_tokenizer(receipt, cfg.get("target", {}).get("trust_remote_code", False))
-    special = special_token_ids(tokenizer) | end_token_ids(tokenizer)
-    manifest = merge(cfg, args.tokens, target=receipt.fingerprint, vocab_size=receipt.vocab_size,
-                     special=special, output=args.output)  # fmt: skip
+    manifest = merge(load_slice(args.slice), args.tokens, target=receipt.fingerprint, vocab_size=receipt.vocab_size,
+                     output=args.output)  # fmt: skip
     report(manifest)
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,14 +42,12 @@ def merge(
     *,
     target: str,
     vocab_size: int,
-    special: Iterable[int],
     output: str | Path,
 ) -> dict[str, Any]:
     """Write the corpus of some token folders into `output`; returns its manifest.
 
-    `cfg` is the corpus slice, `target` the target's fingerprint, `vocab_size` its embedding rows V, `special` the
-    ids that are forced into the draft vocabulary. Raises InputError for foreign token folders, ids outside the
-    target, fewer than two prompts or an impossible draft vocabulary.
+    `cfg` is the corpus slice, `target` the target's fingerprint, `vocab_size` its embedding rows V. Raises InputError
+    for foreign token folders, ids outside the target, fewer than two prompts or an impossible draft vocabulary.
     """
     output = Path(output)
     manifests = [_checked(Path(folder), target) for folder in tokens]
@@ -66,6 +64,7 @@ def merge(
         by_shard.setdefault((row.dataset, row.shard), []).append(row)
     for manifest in manifests:
         _count(manifest, by_shard, counts)
+    special = {index for manifest in manifests for index in manifest.special}
     vocabulary = choose(counts["train"], cfg["drafter"]["draft_vocab_size"], special)
     files.write_rows(output / files.ROWS, rows, target)
     files.write_vocabulary(output / files.VOCAB, vocabulary, target)
@@ -100,6 +99,9 @@ def _checked(folder: Path, target: str) -> TokensManifest:
     if manifest.target != target:
         raise InputError(f"{folder}: was tokenized for target {manifest.target}, not {target};"
                          f" run `snakemake --forcerun tokenize_{manifest.dataset}`")  # fmt: skip
+    if not manifest.special:
+        raise InputError(f"{folder / MANIFEST}: names no special token; run `snakemake --forcerun"
+                         f" tokenize_{manifest.dataset}`")  # fmt: skip
     return manifest
 
 

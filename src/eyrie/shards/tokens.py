@@ -115,7 +115,11 @@ class ShardEntry:
 
 @dataclass(frozen=True)
 class TokensManifest:
-    """A dataset's token shards. `dropped` counts conversations or turns left out, `counted` what was kept but odd."""
+    """A dataset's token shards. `dropped` counts conversations or turns left out, `counted` what was kept but odd.
+
+    `special` are the ids of the tokenizer's control tokens, among them all that end a turn; they stand here so that
+    the draft vocabulary can be chosen without loading a tokenizer.
+    """
 
     folder: Path
     dataset: str
@@ -124,6 +128,7 @@ class TokensManifest:
     shards: tuple[ShardEntry, ...]
     dropped: dict[str, int]
     counted: dict[str, int]
+    special: tuple[int, ...]
 
     def path(self, entry: ShardEntry) -> Path:
         """File of a shard."""
@@ -229,10 +234,12 @@ def write_manifest(
     shards: Iterable[ShardEntry],
     dropped: dict[str, int],
     counted: dict[str, int],
+    special: Iterable[int] = (),
 ) -> None:
     """Write the manifest of a folder of shards; it is the last file written."""
     value = {"format": FORMAT, "dataset": dataset, "target": target, "slice": slice,
-             "shards": [asdict(entry) for entry in shards], "dropped": dropped, "counted": counted}  # fmt: skip
+             "shards": [asdict(entry) for entry in shards], "dropped": dropped, "counted": counted,
+             "special_token_ids": sorted(special)}  # fmt: skip
     write_json(Path(folder) / MANIFEST, value)
 
 
@@ -247,8 +254,9 @@ def read_manifest(folder: str | Path) -> TokensManifest:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise InputError(f"{path}: not a manifest of format {FORMAT}; {remedy(folder)}")
     shards = tuple(ShardEntry(**entry) for entry in value["shards"])
-    manifest = TokensManifest(folder, value["dataset"], value["target"], value["slice"], shards,
-                              value["dropped"], value["counted"])  # fmt: skip
+    special = tuple(value.get("special_token_ids", ()))
+    manifest = TokensManifest(folder, value["dataset"], value["target"], value["slice"], shards, value["dropped"],
+                              value["counted"], special)  # fmt: skip
     for entry in shards:
         if not manifest.path(entry).is_file():
             raise InputError(f"{manifest.path(entry)}: no such token shard; {remedy(folder)}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eyrie.chat import BatchEncoder, close_answer
+from eyrie.chat import BatchEncoder, close_answer, special_token_ids
 from eyrie.errors import InputError
 from eyrie.files import read_jsonl_zst
 from eyrie.shards.slots import trained_count
@@ -155,7 +155,8 @@ def tokenize(
         raise InputError(f"{generated}: no row can be trained on; dropped: {json.dumps(dict(work.dropped))}")
     counted = {key: value for key, value in sorted(work.counted.items()) if value}
     write_manifest(output, dataset=dataset["name"], target=target, slice=dict(cfg), shards=entries,
-                   dropped=dict(sorted(work.dropped.items())), counted=counted)  # fmt: skip
+                   dropped=dict(sorted(work.dropped.items())), counted=counted,
+                   special=special_token_ids(tokenizer) | work.reader.ends)  # fmt: skip
     return entries
 
 
