@@ -59,7 +59,10 @@ def test_humaneval_becomes_a_request_that_keeps_the_indentation() -> None:
 
 
 def test_openai_messages_keep_the_users_side_and_match_tool_results_to_calls() -> None:
-    calls = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    calls = [
+        {"id": identity, "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for identity, name in (("c1", "f"), ("c2", "g"))
+    ]
     raw = {
         "id": 17,
         "tools": TOOLS,
@@ -67,6 +70,7 @@ def test_openai_messages_keep_the_users_side_and_match_tool_results_to_calls() -
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": [{"type": "text", "text": "One "}, {"type": "text", "text": "two"}]},
             {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "tool", "tool_call_id": "c2", "content": "2"},
             {"role": "tool", "tool_call_id": "c1", "content": "1"},
             {"role": "assistant", "content": "It is 1."},
             {"role": "user", "content": "And now?"},
@@ -76,7 +80,11 @@ def test_openai_messages_keep_the_users_side_and_match_tool_results_to_calls() -
         id="17",
         messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "One two"}],
         tools=TOOLS,
-        turns=[{"role": "tool", "name": "f", "content": "1"}, {"role": "user", "content": "And now?"}],
+        turns=[
+            {"role": "tool", "name": "g", "content": "2"},
+            {"role": "tool", "name": "f", "content": "1"},
+            {"role": "user", "content": "And now?"},
+        ],
     )
 
 
