@@ -27,5 +27,5 @@ def open_gateway(
         raise InputError("--target is needed by the embedded gateway: the target.json of the model to serve")
     from eyrie.gateway.embedded import serve
 
-    with serve(target, width=width, threads=threads, catalogue_only=catalogue_only) as server:
-        yield server.base_url
+    with serve(target, width=width, threads=threads, catalogue_only=catalogue_only) as url:
+        yield url
