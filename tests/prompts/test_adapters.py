@@ -21,7 +21,7 @@ def prompt(name: str, raw: dict[str, Any]) -> PromptRow:
 
 
 def test_an_unknown_adapter_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(InputError, match="glaive, humaneval, jsonl, magicoder, opencodeinstruct"):
+    with pytest.raises(InputError, match="glaive, humaneval, jsonl, magicoder, opencodeinstruct, sweagent"):
         adapter("glave")
 
 
@@ -141,3 +141,31 @@ def test_an_image_or_a_late_system_message_is_no_prompt() -> None:
 def test_a_broken_chat_row_says_what_is_broken(raw: dict, told: str) -> None:
     with pytest.raises(BadRow, match=told):
         adapter("jsonl").adapt(raw)
+
+
+def test_sweagent_takes_the_issue_and_what_commands_printed() -> None:
+    step = {"mask": False, "cutoff_date": "2023-01-01"}
+    raw = {
+        "instance_id": "org__repo-7",
+        "model_name": "m",
+        "target": True,
+        "trajectory": [
+            {**step, "role": "system", "text": None, "system_prompt": "You are an engineer."},
+            {**step, "role": "user", "text": "Fix issue 7.", "system_prompt": None},
+            {**step, "role": "ai", "text": "ls", "system_prompt": None},
+            {**step, "role": "user", "text": "setup.py", "system_prompt": None},
+        ],
+    }
+    assert prompt("sweagent", raw) == PromptRow(
+        id="org__repo-7",
+        messages=[{"role": "system", "content": "You are an engineer."}, {"role": "user", "content": "Fix issue 7."}],
+        turns=[{"role": "user", "content": "setup.py"}],
+    )
+
+
+def test_sweagent_refuses_steps_it_does_not_know() -> None:
+    with pytest.raises(BadRow, match="role is 'tool'"):
+        adapter("sweagent").adapt({"instance_id": "a", "trajectory": [{"role": "tool", "text": "x"}]})
+    with pytest.raises(BadRow, match="trajectory is str"):
+        adapter("sweagent").adapt({"instance_id": "a", "trajectory": "x"})
+    assert adapter("sweagent").adapt({"instance_id": "a", "trajectory": []}) == Drop("empty", "no user turn")

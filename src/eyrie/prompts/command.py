@@ -16,9 +16,11 @@ sources (`dataset.source`)
   hub:ORG/NAME        a Hugging Face dataset, streamed at `dataset.revision`
 
 adapters (`dataset.adapter`)
-  jsonl               rows with OpenAI `messages` or ShareGPT `conversations`; optionally `id`, `tools`
+  jsonl               rows with OpenAI `messages` or ShareGPT `conversations`, optionally `id` and `tools`
+                      (also what Mixture-of-Thoughts, OpenThoughts, UltraChat and ShareGPT look like)
   glaive              glaive-function-calling-v2      opencodeinstruct    OpenCodeInstruct
-  magicoder           Magicoder-OSS-Instruct-75K      humaneval           HumanEval
+  magicoder           Magicoder-OSS-Instruct-75K      sweagent            SWE-agent-trajectories
+  humaneval           HumanEval
 
 example
   eyrie prompts --slice "$(eyrie config --slice prompts --dataset demo_code)" \\

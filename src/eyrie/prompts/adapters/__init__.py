@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eyrie.errors import InputError
-from eyrie.prompts.adapters import glaive, humaneval, jsonl, magicoder, opencodeinstruct
+from eyrie.prompts.adapters import glaive, humaneval, jsonl, magicoder, opencodeinstruct, sweagent
 from eyrie.prompts.rows import Adapter
 
 ADAPTERS: dict[str, Adapter] = {
@@ -12,6 +12,7 @@ ADAPTERS: dict[str, Adapter] = {
     "jsonl": jsonl.ADAPTER,
     "magicoder": magicoder.ADAPTER,
     "opencodeinstruct": opencodeinstruct.ADAPTER,
+    "sweagent": sweagent.ADAPTER,
 }
 
 
