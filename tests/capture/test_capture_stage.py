@@ -203,6 +203,14 @@ def test_tokens_of_another_target_are_refused(place: Place) -> None:
         place.run(refuse)
 
 
+def test_row_longer_than_the_target_reaches_is_refused(place: Place) -> None:
+    write_tokens(place.tokens, place.receipt.fingerprint, [(5, 257)])
+    with pytest.raises(
+        InputError, match=r"00000.parquet: row row-1 has 257 tokens.*256 positions.*tokenize.max_length"
+    ):
+        place.run(refuse)
+
+
 def test_target_that_computes_nan_is_refused_with_file_and_row(place: Place) -> None:
     token = int(make_rows(SHARDS[0])[2].input_ids.max())  # not one of the low ids of the engine's own probe
     with torch.no_grad():

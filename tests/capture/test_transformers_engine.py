@@ -101,6 +101,19 @@ def test_target_computed_in_bfloat16_has_its_head_in_float32() -> None:
     assert torch.allclose(row.logsumexp, logits.logsumexp(-1), atol=1e-5)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_states_on_a_gpu_equal_those_on_the_cpu() -> None:
+    rows, aux = ids_of([40, 33, 2, 17]), AuxLayers.default(8)
+    on_cpu = list(TransformersEngine(tiny_llama(), aux, "float32").capture(rows, 40))
+    on_gpu = list(TransformersEngine(tiny_llama().to("cuda"), aux, "float32").capture(rows, 40))
+    for ours, theirs in zip(on_gpu, on_cpu, strict=True):
+        assert ours.aux.device.type == "cpu"
+        for name in ("aux", "final", "logsumexp"):
+            found, wanted = getattr(ours, name), getattr(theirs, name)
+            assert (found - wanted).abs().max() <= 1e-4 * wanted.abs().max(), name
+
+
 def test_target_whose_logits_are_capped_after_the_head_is_refused() -> None:
     config = Gemma2Config(
         vocab_size=300, hidden_size=32, intermediate_size=64, num_hidden_layers=8, num_attention_heads=4,

@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
 
     def opened(settings, receipt):  # the device is asked for when the target is needed, not when all is stored
         device = choose_device(args.gpus)
-        log(f"loading {receipt.name} on the {'GPU' if device == 'cuda' else f'CPU, {args.threads} threads'}")
+        where = f"CPU, {args.threads} threads" if device == "cpu" else f"one GPU of {args.gpus}"
+        log(f"loading {receipt.name} ({where})")
         return open_engine(settings, receipt, device)
 
     capture = Capture(settings, receipt, args.tokens, args.store, opened)

@@ -17,7 +17,7 @@ from eyrie.errors import InputError
 from eyrie.files import sha256_file
 from eyrie.shards.hidden import HiddenHeader, HiddenWriter
 from eyrie.shards.manifest import HiddenEntry, write_manifest
-from eyrie.shards.tokens import ShardEntry, TokensManifest, read_manifest
+from eyrie.shards.tokens import ShardEntry, TokenRow, TokensManifest, read_manifest
 
 if TYPE_CHECKING:
     from eyrie.target import TargetReceipt
@@ -116,6 +116,7 @@ class Capture:
             check_disk(self.store.folder, needed_bytes([header]))
             shard = self.tokens.read(entry)
             rows = [shard.row(i) for i in range(len(shard))]
+            self._check_lengths(entry, rows)
             if rows and self.engine is None:
                 self.engine = self.open_engine(self.settings, self.receipt)
             with self.store.create(header) as file:
@@ -123,6 +124,16 @@ class Capture:
                 self._capture(entry.name, [row.input_ids for row in rows], [row.id for row in rows], writer)
                 writer.close()
             self.counts.captured += 1
+
+    def _check_lengths(self, entry: ShardEntry, rows: Sequence[TokenRow]) -> None:
+        """Beyond its last position a target computes states, but none that it was trained to have."""
+        longest = max(rows, key=lambda row: len(row.input_ids), default=None)
+        limit = self.receipt.max_position_embeddings
+        if longest is not None and len(longest.input_ids) > limit:
+            raise InputError(
+                f"{self.tokens.path(entry)}: row {longest.id} has {len(longest.input_ids)} tokens and "
+                f"{self.receipt.name} {limit} positions; set tokenize.max_length to no more than that"
+            )
 
     def _capture(self, name: str, rows: Sequence[Any], ids: Sequence[str], writer: HiddenWriter) -> None:
         total, done = sum(len(row) for row in rows), 0

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -93,12 +93,12 @@ class HiddenWriter:
         argmax[:], logsumexp[:] = states.argmax.cpu().numpy(), states.logsumexp.cpu().numpy()
         self._refuse_poison(where, aux, final, logsumexp)
         coded = [planes.encode(part) for part in (*np.split(aux, 3, axis=1), final)]
-        group = b"".join([part.high for part in coded] + [part.low.tobytes() for part in coded])
-        self.file.write(group)
+        group = [part.high for part in coded] + [part.low for part in coded]
+        self.file.writelines(group)
         self.index.group_starts[row] = self.position
         self.index.frames[row] = [len(part.high) for part in coded]
-        self.index.checksums[row] = _checksum(group, argmax, logsumexp)
-        self.position += len(group)
+        self.index.checksums[row] = _checksum(*group, argmax, logsumexp)
+        self.position += sum(part.nbytes for part in coded)
 
     def _refuse_poison(self, where: str, aux: np.ndarray, final: np.ndarray, logsumexp: np.ndarray) -> None:
         bits = EXPONENT[self.header.dtype]
@@ -270,5 +270,9 @@ def _words(tensor: torch.Tensor, dtype: str) -> np.ndarray:
     return tensor.view(torch.int16 if dtype == "bfloat16" else torch.int32).numpy().view(f"<u{tensor.itemsize}")
 
 
-def _checksum(group: Any, argmax: np.ndarray, logsumexp: np.ndarray) -> int:
-    return zlib.crc32(np.ascontiguousarray(logsumexp), zlib.crc32(np.ascontiguousarray(argmax), zlib.crc32(group)))
+def _checksum(*parts: bytes | memoryview | np.ndarray) -> int:
+    """CRC-32 of the parts, one behind the other."""
+    value = 0
+    for part in parts:
+        value = zlib.crc32(part, value)
+    return value
