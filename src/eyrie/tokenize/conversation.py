@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eyrie.chat import answer_text, control_pattern, end_token_ids, render_messages, uncut
@@ -39,19 +39,15 @@ class Answer:
     generated_ids: list[int] | None
 
 
-@dataclass(frozen=True)
 class Reader:
-    """Turns generated rows into answers; one per tokenizer."""
+    """Turns generated rows into answers; one per tokenizer. `ends` are the ids that end a turn."""
 
-    tokenizer: PreTrainedTokenizerBase
-    vocab_size: int
-    thinking: bool | None
-    control: re.Pattern[str] = field(init=False)
-    ends: set[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "control", control_pattern(self.tokenizer))
-        object.__setattr__(self, "ends", end_token_ids(self.tokenizer))
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int, thinking: bool | None) -> None:
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self.thinking = thinking
+        self.control = control_pattern(tokenizer)
+        self.ends = end_token_ids(tokenizer)
 
     def answers(self, row: Mapping[str, Any], where: str) -> list[Answer]:
         """The answers of a generated row.
