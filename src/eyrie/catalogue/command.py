@@ -82,8 +82,10 @@ def _read(
 ) -> tuple[str, dict[str, Any], list[Endpoint]]:
     if kind == "openai":
         return listing.openai_server(base, target["name"], key)
-    model = target["openrouter_model"] if kind == "openrouter" else target["name"]
-    facts = listing.model_facts(listing.find_model(base, model, key))
+    entry = (
+        listing.only_model(base) if kind == "embedded" else listing.find_model(base, target["openrouter_model"], key)
+    )
+    model, facts = entry["id"], listing.model_facts(entry)
     if policy.distillable and facts["distillable"] is None:
         facts["distillable"] = listing.is_distillable(base, model, key)
     return model, facts, listing.read_endpoints(base, model, key)

@@ -28,6 +28,14 @@ def find_model(base: str, model: str, key: ApiKey = NO_KEY) -> dict[str, Any]:
     raise InputError(f"{base}/models: no model {model}; the nearest are {', '.join(near) or 'none'}")
 
 
+def only_model(base: str) -> dict[str, Any]:
+    """The entry of the one model that the embedded gateway serves, under the name that it gives itself."""
+    entries = _list(get_json(base, "models"), f"{base}/models")
+    if len(entries) != 1:
+        raise InputError(f"{base}/models: {len(entries)} models; the embedded gateway serves one")
+    return entries[0]
+
+
 def read_endpoints(base: str, model: str, key: ApiKey = NO_KEY) -> list[Endpoint]:
     """The model's endpoints from `GET /models/{model}/endpoints`, in the order of their tags."""
     path = f"models/{model}/endpoints"
