@@ -78,6 +78,7 @@ class Engine:
         self.cache: LlamaCache = model.new_cache(width, min(FIRST_LENGTH, context))
         self.rows: list[_Row | None] = [None] * width
         self.waiting: list[Job] = []
+        self._live: set[Job] = set()  # submitted and not yet reported as ended
         self.generated = self.steps = self.prefilled = 0  # tokens, decode steps, prompt tokens
         self._changed = threading.Condition()
         self._closed = False
@@ -92,6 +93,7 @@ class Engine:
             if self._closed:
                 raise RuntimeError("the decode engine has stopped")
             self.waiting.append(job)
+            self._live.add(job)
             self._changed.notify()
 
     def cancel(self, job: Job) -> None:
@@ -111,16 +113,16 @@ class Engine:
                 touched = self._admit()
                 self._close_gaps()
                 touched += self._step()
+                self._live.difference_update(job for job in touched if job.ended)
                 for notify in {job.notify for job in touched}:
                     notify([job for job in touched if job.notify == notify])
         except Exception as error:
             traceback.print_exc()
             with self._changed:
                 self._closed = True
-                left = [row.job for row in self.rows if row] + self.waiting
-                self.waiting = []
-            for job in left:
-                job.error = f"{type(error).__name__}: {error}"
+            for job in self._live:
+                if not job.ended:
+                    job.error = f"{type(error).__name__}: {error}"
                 job.notify([job])
 
     def _wait_for_work(self) -> bool:
@@ -128,6 +130,7 @@ class Engine:
         with self._changed:
             self.rows = [None if row and row.job.cancelled else row for row in self.rows]
             self.waiting = [job for job in self.waiting if not job.cancelled]
+            self._live = {job for job in self._live if not job.cancelled}
             while not (self._closed or self.waiting or any(self.rows)):
                 self._changed.wait()
             return not self._closed
