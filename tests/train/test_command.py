@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from eyrie.cli import main
 from eyrie.drafter import load_drafter
 from eyrie.files import read_json, write_json
+from eyrie.shards.aux import AuxLayers
 from eyrie.target import load_receipt
 from tests.train.tiny_run import TinyRun
 
@@ -189,6 +190,16 @@ def test_states_of_other_tokens_are_refused(tmp_path: Path, capsys: pytest.Captu
 def test_a_draft_vocabulary_of_another_size_is_refused(run: TinyRun, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(run.arguments("size", "size_store", draft_vocab_size=100)) == 2
     assert "rebuild the corpus" in capsys.readouterr().err
+
+
+def test_layers_that_could_not_be_served_are_refused_before_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AuxLayers, "default", classmethod(lambda cls, layers: cls(3, 4, 5, layers)))
+    made = TinyRun(tmp_path)
+    assert main(made.arguments()) == 2
+    assert "SGLang since May 2026 then drops its +1" in capsys.readouterr().err
+    assert not list((tmp_path / "store").glob("*/checkpoint-*"))
 
 
 def test_the_same_weights_export_to_the_same_bytes_whatever_the_store(run: TinyRun) -> None:

@@ -42,17 +42,23 @@ def inspect(
 
     `target`: the target's text config (config.json, `text_config` unwrapped), for the rules that need it.
     """
-    missing = [key for key in NEEDED if config.get(key) is None]
+    problems = inspect_config(config, target)
+    if _lacking(config):
+        return problems
+    return problems + _vocabulary(config, tensors) + _names(config, tensors) + _values(tensors)
+
+
+def inspect_config(config: Mapping[str, Any], target: Mapping[str, Any] | None = None) -> list[str]:
+    """The rules that need no tensors: a training that would end in a refused export is refused before it begins."""
+    missing = _lacking(config)
     if missing:
         return [f"config.json lacks {', '.join(missing)}: engines would fill in a Llama-7B default"]
-    problems = [
-        *_shape_of_config(config),
-        *_context(config, target),
-        *_aux(config, target),
-        *_vocabulary(config, tensors),
-    ]
-    problems += _names(config, tensors) + _values(tensors)
+    problems = [*_shape_of_config(config), *_context(config, target), *_aux(config, target)]
     return problems + (_against(config, target) if target is not None else [])
+
+
+def _lacking(config: Mapping[str, Any]) -> list[str]:
+    return [key for key in NEEDED if config.get(key) is None]
 
 
 def expected_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from eyrie.drafter.config import DrafterConfig
 from eyrie.drafter.model import Drafter
+from eyrie.drafter.rules import inspect_config
 from eyrie.drafter.target_weights import read_target_tensor
 from eyrie.errors import InputError
 from eyrie.shards.aux import AuxLayers
@@ -49,6 +50,9 @@ def start(
             f"the corpus's draft vocabulary ({len(d2t)} of {len(t2d)} tokens) is not drafter.draft_vocab_size="
             f"{config.draft_vocab_size} of the target's {config.vocab_size}; rebuild the corpus"
         )
+    problems = inspect_config(config.to_json("float32"), text_config)
+    if problems:
+        raise InputError(f"the drafter could not be served: {'; '.join(problems)}")
     torch.manual_seed(seed)
     drafter = Drafter(config, d2t, t2d)
     head = read_target_tensor(target.path, "head").float()
