@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from eyrie.drafter import DraftCache, Drafter
-from eyrie.evaluate.estimates import Passes, Slots, replay, right_in_a_row, slot_runs
+from eyrie.evaluate.estimates import Passes, Slots, chain_drafts, checked_slots, replay, right_in_a_row
 from eyrie.evaluate.measure import SetMeasure, Settings, follow
 from tests.evaluate.models import engines, some_prompts, tiny_drafter, tiny_model
 
@@ -47,14 +47,15 @@ def chain_from(drafter: Drafter, aux: Tensor, tokens: Tensor, slot: int, chain: 
 
 
 @torch.inference_mode()
-def test_slot_runs_equal_a_literal_chain_at_every_trained_slot(model: LlamaForCausalLM) -> None:
+def test_right_drafts_equal_a_literal_chain_at_every_trained_slot(model: LlamaForCausalLM) -> None:
     torch.manual_seed(3)
     chain, spans = 4, [(3, 9), (14, 24)]
     tokens, aux = torch.randint(0, 7, (24,)), torch.randn(24, 192)
     argmax = torch.randint(0, 7, (24,))  # a text that is not the target's first choice
     for kept in (7, 4):
         drafter = tiny_drafter(model, seed=5, kept=kept)
-        right, drafts = slot_runs(drafter, aux, tokens, argmax, spans, chain)
+        where, checked = checked_slots(spans, 24, chain)
+        right = right_in_a_row(chain_drafts(drafter, aux, tokens, where, chain), argmax, where)
         expected = []
         for start, end in spans:
             for slot in range(start - 1, end - 2):
@@ -64,9 +65,9 @@ def test_slot_runs_equal_a_literal_chain_at_every_trained_slot(model: LlamaForCa
                 while run < steps and said[run] == argmax[slot + 1 + run]:
                     run += 1
                 expected.append((run, steps))
-        assert [(min(r, d), d) for r, d in zip(right.tolist(), drafts.tolist(), strict=True)] == expected
+        assert [(min(r, d), d) for r, d in zip(right.tolist(), checked.tolist(), strict=True)] == expected
         slots = Slots(chain)
-        slots.add(right, drafts)
+        slots.add(right, checked)
         for length in (1, 2, 4):
             by_step = [[run > k for run, steps in expected if k < steps] for k in range(length)]
             mean = 1 + sum(sum(hits) / len(hits) for hits in by_step)
@@ -79,7 +80,7 @@ def test_text_tokens_and_own_tokens_give_the_same_run(model: LlamaForCausalLM) -
     torch.manual_seed(4)
     tokens, aux = torch.randint(5, 7, (40,)), torch.randn(40, 192)
     drafter, slots = tiny_drafter(model, seed=6, kept=2), torch.arange(2, 30)
-    right = right_in_a_row(drafter, aux, tokens, follow(tokens), slots, 5)
+    right = right_in_a_row(chain_drafts(drafter, aux, tokens, slots, 5), follow(tokens), slots)
     for slot, run in zip(slots.tolist(), right.tolist(), strict=True):
         own = chain_from(drafter, aux, tokens, slot, 5, None)
         matches = [a == b for a, b in zip(own, tokens[slot + 2 :].tolist(), strict=False)] + [False]
@@ -105,8 +106,7 @@ def test_replay_along_greedy_text_is_the_real_decode(model: LlamaForCausalLM, na
         settings = Settings(chain=chain, chains=(chain,), max_new=40, rows=99, width=3, ends=frozenset({0}))
         measure = SetMeasure("demo", engine, drafter, settings, lambda line: None)
         for text in measure.decode(some_prompts(9), keep_states=True):
-            measure.slots(text)
-            measure.replay(text)
+            measure.estimate(text, replayed=True)
         for sums in (measure.total, *measure.per_dataset.values()):
             assert sums.replayed[chain] == sums.decoded
             assert sums.greedy == sums.text == sums.tokens

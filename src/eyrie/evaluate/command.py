@@ -111,9 +111,8 @@ def _holdout(measure: SetMeasure, held: HoldOut) -> dict[str, Any]:
     began = time.monotonic()
     decoded = set(prompts)
     for text in held.texts(SLOT_ROWS):
-        measure.slots(text)
-        if text.prompt in decoded:  # so that replay and decode speak of the same answers
-            measure.replay(text)
+        # Only what is decoded is replayed: the two figures speak of the same answers.
+        measure.estimate(text, replayed=text.prompt in decoded)
     _log(f"holdout: estimates over {measure.total.slots.count} slots in {_since(began)}")
     measure.decode(prompts)
     return measure.report(per_dataset=True)
@@ -122,8 +121,7 @@ def _holdout(measure: SetMeasure, held: HoldOut) -> dict[str, Any]:
 def _benchmark(measure: SetMeasure, prompts: list[Prompt]) -> dict[str, Any]:
     """A benchmark has no recorded text: its estimates come from the plain greedy answers and the states behind."""
     for text in measure.decode(measure.fitting(prompts), keep_states=True):
-        measure.slots(text)
-        measure.replay(text)
+        measure.estimate(text, replayed=True)
     return measure.report()
 
 

@@ -24,18 +24,17 @@ from eyrie.shards.slots import trained_slots
 
 
 @torch.inference_mode()
-def right_in_a_row(drafter: Drafter, aux: Tensor, tokens: Tensor, labels: Tensor, slots: Tensor, chain: int) -> Tensor:
-    """For each slot, how many leading drafts of a chain are right: `int64[M]`.
+def chain_drafts(drafter: Drafter, aux: Tensor, tokens: Tensor, slots: Tensor, chain: int) -> Tensor:
+    """`int64[M, chain]`: what the drafter guesses from each slot, reading the text.
 
-    `aux [T, 3H]` are the target's states, `tokens int64[T]` the text, `slots int64[M]` the slots to draft from and
-    `labels int64[T]` what must follow each token: the target's own choice, or the text itself. A draft without a label
-    is wrong. Serving convention: slot `i` reads token `i + 1` and the states at `i`, at rope position `i`; draft step
-    `k` reads token `i + 1 + k` at rope position `i + k`, attends the first-step keys up to slot `i` and the later keys
-    of its own slot, and guesses what follows the token that it read.
+    `aux [T, 3H]` are the target's states, `tokens int64[T]` the text, `slots int64[M]` the slots to draft from.
+    Serving convention: slot `i` reads token `i + 1` and the states at `i`, at rope position `i`; draft step `k` reads
+    token `i + 1 + k` at rope position `i + k`, attends the first-step keys up to slot `i` and the later keys of its
+    own slot, and guesses what follows the token that it read.
     """
-    length = len(tokens)
+    drafts = torch.empty(len(slots), chain, dtype=torch.int64, device=tokens.device)
     if not len(slots):
-        return slots
+        return drafts
     used = int(slots.max()) + 1  # slots 0 .. used - 1 are context
     positions = torch.arange(used, device=tokens.device)
     hidden = drafter.fuse(aux[:used])[None]
@@ -45,46 +44,46 @@ def right_in_a_row(drafter: Drafter, aux: Tensor, tokens: Tensor, labels: Tensor
     state = out[:, slots]
     own = torch.eye(len(slots), dtype=torch.bool, device=tokens.device)
     mask = causal[slots]
-    alive = torch.ones(len(slots), dtype=torch.bool, device=tokens.device)
-    count = torch.zeros_like(slots)
     for step in range(chain):
         if step:
             mask = torch.cat([mask, own], dim=1)
-            read = tokens[(slots + 1 + step).clamp(max=length - 1)]
+            read = tokens[(slots + 1 + step).clamp(max=len(tokens) - 1)]
             state = drafter.layer(drafter.embed(read)[None], state, (slots + step)[None], cache, mask[None])
-        drafts = drafter.to_target(drafter.logits(state)[0].argmax(-1))
-        at = slots + 1 + step
-        alive = alive & (at < length) & (drafts == labels[at.clamp(max=length - 1)])
-        count += alive
-    return count
+        drafts[:, step] = drafter.to_target(drafter.logits(state)[0].argmax(-1))
+    return drafts
 
 
-def slot_runs(
-    drafter: Drafter, aux: Tensor, tokens: Tensor, argmax: Tensor, spans: Sequence[tuple[int, int]], chain: int
-) -> tuple[Tensor, Tensor]:
-    """`(right, drafts)`, both `int64[M]` on the CPU, for the trained slots of a row.
+def right_in_a_row(drafts: Tensor, labels: Tensor, slots: Tensor) -> Tensor:
+    """`int64[M]`: how many leading drafts of each slot are right.
 
-    `right` counts the leading drafts that equal the target's own choice (`argmax int64[T]`, after each token),
-    `drafts` the leading ones that a decode would check: those whose place lies inside the slot's span.
+    `labels int64[T]` say what must follow each token: the target's own choice, or the text itself. A draft without a
+    label is wrong.
     """
-    steps = [torch.from_numpy(trained_slots(spans, len(tokens), step)) for step in range(chain)]
+    at = slots[:, None] + 1 + torch.arange(drafts.shape[1], device=slots.device)
+    right = (at < len(labels)) & (drafts == labels[at.clamp(max=len(labels) - 1)])
+    return right.to(torch.int64).cumprod(1).sum(1)
+
+
+def checked_slots(spans: Sequence[tuple[int, int]], length: int, chain: int) -> tuple[Tensor, Tensor]:
+    """`(slots, checked)`, both `int64[M]`: the trained slots of a row, ascending, and how many leading drafts of a
+    chain a decode would check there: those whose place lies inside the slot's span."""
+    steps = [torch.from_numpy(trained_slots(spans, length, step)) for step in range(chain)]
     slots = steps[0].nonzero()[:, 0]
-    drafts = torch.stack([step[slots] for step in steps]).to(torch.int64).sum(0)
-    return right_in_a_row(drafter, aux, tokens, argmax, slots.to(tokens.device), chain).cpu(), drafts
+    return slots, torch.stack([step[slots] for step in steps]).to(torch.int64).sum(0)
 
 
 @dataclass
 class Slots:
-    """The slots of many rows, as `slot_runs` gives them, with chains of `chain` drafts."""
+    """The slots of many rows, with chains of `chain` drafts."""
 
     chain: int
     right: list[Tensor] = field(default_factory=list)
-    drafts: list[Tensor] = field(default_factory=list)
+    checked: list[Tensor] = field(default_factory=list)
 
-    def add(self, right: Tensor, drafts: Tensor) -> None:
-        """Add the slots of one row."""
+    def add(self, right: Tensor, checked: Tensor) -> None:
+        """Add the slots of one row: leading drafts that are right, and those that a decode would check."""
         self.right.append(right)
-        self.drafts.append(drafts)
+        self.checked.append(checked)
 
     @property
     def count(self) -> int:
@@ -95,8 +94,8 @@ class Slots:
         if not self.count:
             return {}
         steps = torch.arange(self.chain)
-        right, drafts = torch.cat(self.right)[:, None], torch.cat(self.drafts)[:, None]
-        joint = joint_prefix(steps < right, steps < drafts)
+        right, checked = torch.cat(self.right)[:, None], torch.cat(self.checked)[:, None]
+        joint = joint_prefix(steps < right, steps < checked)
         return {str(chain): slot_mean(joint, chain) for chain in chains}
 
 

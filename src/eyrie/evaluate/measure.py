@@ -13,7 +13,7 @@ from torch import Tensor
 from eyrie.drafter.model import Drafter
 from eyrie.errors import InputError
 from eyrie.evaluate.engine import TargetEngine
-from eyrie.evaluate.estimates import Passes, Slots, replay, right_in_a_row, slot_runs
+from eyrie.evaluate.estimates import Passes, Slots, chain_drafts, checked_slots, replay, right_in_a_row
 from eyrie.evaluate.greedy import Answer, Prompt, greedy, prefill
 from eyrie.evaluate.lossless import compare
 from eyrie.evaluate.sets import Text
@@ -130,20 +130,23 @@ class SetMeasure:
         self.log(f"{self.name}: decoding {len(chosen)} of {len(prompts)} prompts")
         return chosen
 
-    def slots(self, text: Text) -> None:
-        """Count the trained slots of all spans of `text`."""
-        found = slot_runs(self.drafter, text.aux, text.tokens, text.argmax, text.spans, self.settings.longest)
+    def estimate(self, text: Text, *, replayed: bool) -> None:
+        """Count the trained slots of all spans of `text`; with `replayed`, walk its first answer as well, at every
+        chain length and as far as a decode may go."""
+        slots, checked = checked_slots(text.spans, len(text.tokens), self.settings.longest)
+        slots = slots.to(text.tokens.device)
+        drafts = chain_drafts(self.drafter, text.aux, text.tokens, slots, self.settings.longest)
+        right = right_in_a_row(drafts, text.argmax, slots).cpu()
         for sums in self._both(text.prompt.dataset):
-            sums.slots.add(*found)
+            sums.slots.add(right, checked)
+        if replayed:
+            self._replay(text, right_in_a_row(drafts, follow(text.tokens), slots))
 
-    def replay(self, text: Text) -> None:
-        """Walk the first answer of `text`, as far as a decode may go, at every chain length."""
+    def _replay(self, text: Text, right: Tensor) -> None:
+        """`right int64[M]`: leading drafts of the trained slots that equal the text; those of the first answer lead."""
         start, end = text.spans[0]
         end = min(end, start + self.settings.max_new)
-        tokens = text.tokens[:end]
-        slots = torch.arange(start - 1, max(end - 2, start - 1), device=tokens.device)
-        right = right_in_a_row(self.drafter, text.aux, tokens, follow(tokens), slots, self.settings.longest)
-        greedy = int((text.argmax[start - 1 : end - 1] == tokens[start:]).sum())
+        greedy = int((text.argmax[start - 1 : end - 1] == text.tokens[start:end]).sum())
         for sums in self._both(text.prompt.dataset):
             sums.text += end - start
             sums.greedy += greedy

@@ -90,9 +90,7 @@ def size(count_: int) -> str:
 def markdown(text: Any) -> str:
     """Text inside a Markdown table cell: no markup, no HTML, one line."""
     one_line = re.sub(r"\s+", " ", str(text))
-    return re.sub(
-        r"([\\`*_{}\[\]()#+!|<>&~$-])", lambda m: f"&#{ord(m[1])};" if m[1] in "<>&|" else "\\" + m[1], one_line
-    )
+    return re.sub(r"([\\`*_\[\]|<>&~$])", lambda m: f"&#{ord(m[1])};" if m[1] in "<>&|" else "\\" + m[1], one_line)
 
 
 def code(text: Any) -> str:
