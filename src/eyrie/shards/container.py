@@ -18,7 +18,7 @@ import numpy as np
 
 from eyrie.files import canonical_json
 from eyrie.shards.aux import AuxLayers
-from eyrie.shards.planes import LEVEL
+from eyrie.shards.planes import CODEC
 
 FORMAT = "eyrie-hidden-1"
 STATES = ("aux_low", "aux_mid", "aux_high", "final")
@@ -61,7 +61,7 @@ class HiddenHeader:
             "source_sha256": self.source_sha256,
             "target": self.target,
             "settings": self.settings,
-            "codec": {"planes": "bytes", "high": f"zstd-{LEVEL}", "low": "raw", "group": "row", "checksum": "crc32"},
+            "codec": {"planes": "bytes", "high": CODEC, "low": "raw", "group": "row", "checksum": "crc32"},
         }
 
     @classmethod
