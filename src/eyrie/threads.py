@@ -1,7 +1,8 @@
 """One place that says how many cores a job uses.
 
 Two torch processes that each spin on every core are about ten times slower than one thread each, so each command
-takes `--threads` from what the scheduler gave it.
+takes `--threads` from what the scheduler gave it, and threads that wait sleep: with one other busy process on two cores,
+products ran six times faster so than with OpenMP's spinning, and as fast on a quiet machine.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def set_threads(count: int | None) -> int:
     count = max(1, count if count is not None else available())
     for name in VARIABLES:
         os.environ[name] = str(count)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when torch loads OpenMP
     import torch
 
     torch.set_num_threads(count)
