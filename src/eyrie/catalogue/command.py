@@ -116,5 +116,5 @@ def _show(path: Path) -> int:
     value = read_json(path, hint="run `snakemake providers`")
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise InputError(f"{path}: not a provider list ({FORMAT})")
-    show(value, Console())
+    show(value, Console(width=None if sys.stdout.isatty() else 160))
     return 0
