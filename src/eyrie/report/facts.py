@@ -78,10 +78,12 @@ def decoded(evaluation: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """evaluation.json. Raises InputError when it is missing or of another format."""
+    """evaluation.json, the hold-out first. Raises InputError when it is missing or of another format."""
     value = read_json(path, hint=f"build it with `snakemake {path}`")
     if not isinstance(value, dict) or value.get("format") != EVALUATION or "holdout" not in value.get("sets", {}):
         raise InputError(f"{path}: not an evaluation of format {EVALUATION}; delete it and run `snakemake {path}`")
+    sets = value["sets"]
+    value["sets"] = {"holdout": sets["holdout"]} | {name: sets[name] for name in sorted(sets)}
     return value
 
 
