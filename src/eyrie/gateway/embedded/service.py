@@ -30,13 +30,15 @@ class Loaded:
 
 def load(receipt: TargetReceipt, served: Served, width: int, threads: int, trust_remote_code: bool) -> Loaded:
     """Tokenizer, packed weights and decode thread. Seconds."""
+    from eyrie.threads import set_threads
+
+    set_threads(threads)  # before torch is imported: OpenMP reads its settings once
+
     from eyrie.chat import end_token_ids
     from eyrie.gateway.embedded.engine import Engine
     from eyrie.target.llama import Llama
     from eyrie.target.loading import load_tokenizer
-    from eyrie.threads import set_threads
 
-    set_threads(threads)
     tokenizer = load_tokenizer(receipt, trust_remote_code)
     end_ids = frozenset(end_token_ids(tokenizer))
     model = Llama.load(receipt.folder)
