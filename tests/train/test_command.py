@@ -109,7 +109,7 @@ def test_a_finished_run_whose_files_changed_is_made_again(run: TinyRun) -> None:
 def test_training_lowers_the_loss_and_logs_every_step(run: TinyRun) -> None:
     lines = [json.loads(line) for line in (run.folder / "whole" / "train.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
-    assert len(losses) == 24 and np.mean(losses[-6:]) < 0.8 * np.mean(losses[:6])
+    assert len(losses) == 24 and np.mean(losses[-6:]) < 0.9 * np.mean(losses[:6])
     assert [line["step"] for line in lines if "eval" in line] == [10, 20, 24]
     assert all(len(line["loss_step"]) == 3 for line in lines if "loss" in line)
 

@@ -15,12 +15,11 @@ from eyrie.files import read_json
 PATTERNS = {
     "embedding": re.compile(r"(?:model\.|language_model\.)*embed_tokens\.weight"),
     "head": re.compile(r"(?:model\.|language_model\.)*lm_head\.weight"),
-    "norm": re.compile(r"(?:model\.|language_model\.)*norm\.weight"),
 }
 
 
 def read_target_tensor(folder: str | Path, kind: str) -> Tensor:
-    """`embedding [V, H]`, `head [V, H]` (the embedding when the target ties them) or the final `norm [H]`.
+    """`embedding [V, H]` or `head [V, H]` (the embedding when the target ties them).
 
     Raises InputError when the folder holds no such tensor.
     """

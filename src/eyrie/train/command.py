@@ -1,7 +1,7 @@
 """Train the EAGLE-3 drafter on captured hidden states and export it for SGLang and vLLM.
 
 Reads the corpus (which rows train, the draft vocabulary), the token shards and the hidden states of every dataset, and
-nothing of the target but its embedding, head and final norm. Rows are packed without padding; `ttt_steps` draft steps
+nothing of the target but its embedding and head. Rows are packed without padding; `ttt_steps` draft steps
 are unrolled at exactly the slots that serving uses; the loss is the KL divergence to the target over the draft
 vocabulary.
 

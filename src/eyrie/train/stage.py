@@ -26,7 +26,7 @@ from eyrie.train.data import Data, name
 from eyrie.train.loop import Settings, Trainer
 from eyrie.train.start import check_states, start
 
-VERSION = "eyrie-train-1"  # bump when the same inputs train other weights
+VERSION = "eyrie-train-2"  # bump when the same inputs train other weights
 FREE = ("checkpoint_every",)  # settings that change no byte of the result
 CHECKED = 64  # tokens of the first row whose stored states are compared with the target's head
 

@@ -39,8 +39,11 @@ def start(
     t2d: Tensor,
     seed: int,
 ) -> Start:
-    """Build from the target's own weights: its embedding (frozen), its head's rows, its final norm.
+    """Build from the target's own weights: its embedding (frozen) and its head's rows; `fc` passes the high aux state.
 
+    That state is nearly what the head reads, and the layer's residual carries it there, so the drafter starts near the
+    target's own next token: slot mean 1.69 against 1.57 after 250 steps on 8 k tokens of SmolLM2 (chain replay 1.56
+    against 1.48), with a final norm of ones, which is better there than the target's own (1.63 against 1.57).
     `settings` is the slice's `drafter` part. The same seed gives the same weights. With `freeze_head` the head stays
     the target's: its rows are as good as trained ones and a quarter of the work is saved.
     """
@@ -60,7 +63,7 @@ def start(
     with torch.no_grad():
         drafter.embed_tokens.weight.copy_(read_target_tensor(target.path, "embedding"))
         drafter.lm_head.weight.copy_(teacher)
-        drafter.norm.weight.copy_(read_target_tensor(target.path, "norm"))
+        drafter.fc.weight[:, -config.target_hidden_size :] += torch.eye(config.hidden_size, config.target_hidden_size)
     drafter.lm_head.weight.requires_grad_(not settings["freeze_head"])
     return Start(drafter, head, teacher)
 
