@@ -2,7 +2,7 @@
 
 Two torch processes that each spin on every core are about ten times slower than one thread each, so each command
 takes `--threads` from what the scheduler gave it, and threads that wait sleep: with one other busy process on two cores,
-products ran six times faster so than with OpenMP's spinning, and as fast on a quiet machine.
+products ran six times faster so than with OpenMP's spinning.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ def available() -> int:
     return os.cpu_count() or 1
 
 
+def let_waiting_threads_sleep() -> None:
+    """Choose OpenMP's passive waiting, here and in child processes; only before torch is loaded, which reads it once."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
 def add_argument(parser: argparse.ArgumentParser) -> None:
     """Add `--threads N` (default: every core this process may use)."""
     parser.add_argument("--threads", type=int, default=available(), metavar="N", help="cores to use (default: all)")
@@ -34,7 +39,6 @@ def set_threads(count: int | None) -> int:
     count = max(1, count if count is not None else available())
     for name in VARIABLES:
         os.environ[name] = str(count)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when torch loads OpenMP
     import torch
 
     torch.set_num_threads(count)
