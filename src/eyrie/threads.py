@@ -1,8 +1,8 @@
 """One place that says how many cores a job uses.
 
 Two torch processes that each spin on every core are about ten times slower than one thread each, so each command
-takes `--threads` from what the scheduler gave it, and threads that wait sleep: with one other busy process on two cores,
-products ran six times faster so than with OpenMP's spinning.
+takes `--threads` from what the scheduler gave it, and threads that wait sleep: with one other busy process on two
+cores, products ran six times faster so than with OpenMP's spinning.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def available() -> int:
 
 
 def let_waiting_threads_sleep() -> None:
-    """Choose OpenMP's passive waiting, here and in child processes; only before torch is loaded, which reads it once."""
+    """Choose OpenMP's passive waiting, here and in child processes. Call it before torch is loaded, which reads it."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
