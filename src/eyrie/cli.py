@@ -14,7 +14,6 @@ from typing import IO
 
 from eyrie import __version__
 from eyrie.errors import ExitCode, EyrieError
-from eyrie.threads import let_waiting_threads_sleep
 
 # command -> (module with `add_arguments(parser)` and `run(args) -> int`, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -103,7 +102,6 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and turn its failure into one line and an exit code."""
     arguments = sys.argv[1:] if argv is None else argv
     command = _command(arguments)
-    let_waiting_threads_sleep()
     with contextlib.ExitStack() as stack:
         args = build_parser(command).parse_args(arguments)
         if args.log:
