@@ -55,7 +55,7 @@ class Vocabulary:
     """The draft vocabulary: the D of V target tokens that the drafter can say.
 
     `t2d` bool[V] marks them. `d2t` int64[D] holds offsets: draft token d is target token `d + d2t[d]`, ascending, so
-    `nonzero(t2d) == arange(D) + d2t` (facts eagle3 §3.6: what SGLang and vLLM read). `counts` int64[V] is how often
+    `nonzero(t2d) == arange(D) + d2t` (what SGLang and vLLM read). `counts` int64[V] is how often
     each token is trained in the train split.
     """
 

@@ -1,4 +1,4 @@
-"""Which drafter slots train: exactly those that a speculative decode uses (facts eagle3 §3.2 and §3.5).
+"""Which drafter slots train: exactly those that a speculative decode uses.
 
 A span `[s, end)` holds the tokens that the target generated in one turn, its last token at `e = end - 1`. While
 serving, the target itself gives `x[s]`; the first draft is made at slot `s - 1`, the last prompt position, from the

@@ -46,7 +46,7 @@ def ttt_sums(drafter: Drafter, teacher: Tensor, batch: Batch) -> Sums:
     """Loss sums of a packed batch. `teacher [D, H]`: the target head's rows of the draft vocabulary.
 
     The target's distribution is restricted to the draft vocabulary and renormalised; slots whose greedy token over
-    the whole vocabulary lies outside it do not count (facts eagle3 §3.4), and cost no head product.
+    the whole vocabulary lies outside it do not count, and cost no head product.
     """
     with torch.no_grad():
         log_target = F.log_softmax(_wide(F.linear(batch.final, teacher)), dim=-1)  # [m, D]
