@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eyrie.config import SLICES, compose, load_slice, overrides, runtime, shards, stage_slice
+from eyrie.config import SLICES, compose, load_slice, overrides, runtime, shards, split_list, stage_slice
 from eyrie.errors import InputError
 from eyrie.schema import MONEY_AND_CONCURRENCY
 
@@ -90,6 +90,14 @@ def test_snakemake_settings_become_overrides_with_the_experiment_first():
     config = compose(CONF, overrides(settings))
     assert (config["train"]["lr"], config["train"]["steps"], config["generate"]["budget_usd"]) == (5e-5, 7, 50)
     assert config["run"] == "kimi_k2_5"
+
+
+def test_a_list_of_settings_may_arrive_as_text_and_hold_lists():
+    text = "[dataset=[demo_code,demo_oss], train.lr=5e-5,gateway.base_url='http://h/a,b']"
+    assert split_list(text) == ["dataset=[demo_code,demo_oss]", "train.lr=5e-5", "gateway.base_url='http://h/a,b'"]
+    config = compose(CONF, overrides({"set": text}))
+    assert list(config["datasets"]) == ["demo_code", "demo_oss"] and config["train"]["lr"] == 5e-5
+    assert overrides({"set": "train.lr=1"}) == ["train.lr=1"]
 
 
 def test_settings_may_hold_lists_nulls_and_text_with_spaces():

@@ -29,11 +29,28 @@ def overrides(settings: Mapping[str, Any]) -> list[str]:
     found = []
     for key, value in settings.items():
         if key == "set":
-            found += [value] if isinstance(value, str) else [str(item) for item in value]
+            found += split_list(value) if isinstance(value, str) else [str(item) for item in value]
         else:
             found.append(f"{key}={_hydra_value(value)}")
     # A changed default (experiment) must come before what is set on top of it.
     return sorted(found, key=lambda text: not text.startswith("experiment="))
+
+
+def split_list(text: str) -> list[str]:
+    """`[a=1,b=[2,3]]` as `["a=1", "b=[2,3]"]`: Snakemake hands a list that holds lists on as text."""
+    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    items, depth, quote = [""], 0, ""
+    for character in inner:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        depth += 0 if quote else (character in "[{(") - (character in "]})")
+        if character == "," and depth == 0 and not quote:
+            items.append("")
+        else:
+            items[-1] += character
+    return [item.strip() for item in items if item.strip()]
 
 
 def _hydra_value(value: Any) -> str:
