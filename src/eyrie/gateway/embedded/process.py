@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from eyrie.errors import ExitCode, EyrieError
+from eyrie.gateway import key
 
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
@@ -50,8 +51,9 @@ def serve(
             Path(log_path).parent.mkdir(parents=True, exist_ok=True)
             log = stack.enter_context(open(log_path, "ab"))
         child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-        )
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+            env={name: value for name, value in os.environ.items() if name != key.VARIABLE},
+        )  # fmt: skip
         stack.callback(_stop, child)
         yield _base_url(child, log_path)
 
