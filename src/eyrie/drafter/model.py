@@ -11,11 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from eyrie.drafter.cache import DraftCache
 from eyrie.drafter.config import DrafterConfig
+from eyrie.target.rope import rope_frequencies
 
 
 class RMSNorm(nn.Module):
@@ -161,23 +160,19 @@ class Drafter(nn.Module):
 
 
 class Rotary:
-    """Rotary frequencies from transformers, every static scaling included.
+    """Rotary frequencies, every static scaling included.
 
     No module: `.to(bfloat16)` must never reach the frequencies, which are fp32 in the engines too.
     """
 
     def __init__(self, config: DrafterConfig) -> None:
-        scaling = config.rope_scaling or {"rope_type": "default"}
-        embedding = LlamaRotaryEmbedding(
-            LlamaConfig(
-                hidden_size=config.hidden_size,
-                num_attention_heads=config.num_attention_heads,
-                head_dim=config.head_dim,
-                max_position_embeddings=config.max_position_embeddings,
-                rope_parameters={**scaling, "rope_theta": config.rope_theta},
-            )
-        )
-        self.frequencies, self.scale = embedding.inv_freq, embedding.attention_scaling
+        rope = {
+            "hidden_size": config.hidden_size,
+            "num_attention_heads": config.num_attention_heads,
+            "max_position_embeddings": config.max_position_embeddings,
+            "rope_parameters": {**(config.rope_scaling or {}), "rope_theta": config.rope_theta},
+        }
+        self.frequencies, self.scale = rope_frequencies(rope, config.head_dim)
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines `[..., head dim]` of `positions int64[...]`, computed in fp32."""

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from eyrie.errors import InputError
 from eyrie.files import read_json
+from eyrie.target.rope import rope_frequencies
 from eyrie.target.support import check_supported
 
 EXTENT = 64  # attention reads the cache in multiples of so many positions
@@ -279,20 +280,6 @@ class Llama:
     def logits(self, hidden: Tensor) -> Tensor:
         """The language-model head on final hidden states: [..., H] -> [..., V]."""
         return self.lm_head(hidden)
-
-
-def rope_frequencies(config: dict[str, Any], head_dim: int) -> tuple[Tensor, float]:
-    """Rotary frequencies [head_dim / 2] and the factor on cos and sin, for the rope type the config names."""
-    rope = {**(config.get("rope_parameters") or config.get("rope_scaling") or {})}
-    theta = rope.get("rope_theta") or config.get("rope_theta", 10000.0)
-    if rope.get("rope_type", rope.get("type", "default")) == "default":
-        exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-        return 1.0 / theta**exponents, 1.0
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    rotary = LlamaRotaryEmbedding(LlamaConfig(**config))
-    return rotary.inv_freq.float(), float(rotary.attention_scaling)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
