@@ -8,6 +8,7 @@ times faster than sleeping. Who shares the cores with something else sets OMP_WA
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
@@ -34,7 +35,24 @@ def set_threads(count: int | None) -> int:
     count = max(1, count if count is not None else available())
     for name in VARIABLES:
         os.environ[name] = str(count)
+    keep_memory()
     import torch
 
     torch.set_num_threads(count)
     return count
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
+
+
+def keep_memory() -> None:
+    """Have freed blocks of up to 32 MB reused instead of given back, and larger ones made of huge pages.
+
+    Activations are allocated anew at every step; a fresh page costs several times what writing to it does, most of
+    all in a virtual machine, so that products ran at half their rate. glibc only; elsewhere nothing changes.
+    """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch asks the kernel for huge pages
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most that glibc takes
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)

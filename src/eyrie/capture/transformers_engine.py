@@ -9,7 +9,7 @@ attention keeps its fastest path; the padded positions are cut off before the he
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from eyrie.errors import InputError, MissingError
 from eyrie.shards.aux import AuxLayers
 from eyrie.shards.hidden import TORCH, HiddenRow
+from eyrie.target.packed import PackedLinear
 
 if TYPE_CHECKING:
     from eyrie.capture.engine import Settings
     from eyrie.target import TargetReceipt
 
-LOGITS_BYTES = 64 << 20  # of the float32 logits that exist at any time
+LOGITS_BYTES = 16 << 20  # of the float32 logits that exist at any time: few enough for a CPU's cache
 PROBE_TOKENS = 12
 
 
@@ -45,8 +46,8 @@ class TransformersEngine:
             raise InputError(f"the target has {len(self.decoder.layers)} layers, not {aux.layers}; rebuild it with"
                              " `snakemake target`")  # fmt: skip
         head = model.get_output_embeddings()
-        self.head = head.weight.detach().float()
-        self.head_bias = head.bias.detach().float() if getattr(head, "bias", None) is not None else None
+        self.vocab_size = head.weight.shape[0]
+        self.logits = _head(head.weight.detach().float(), getattr(head, "bias", None))
         self._caught: dict[int, Tensor] = {}
         self._hooks = [
             self.decoder.layers[index].register_forward_pre_hook(self._catch(index), with_kwargs=True)
@@ -97,10 +98,10 @@ class TransformersEngine:
         """argmax int32 [N] and logsumexp float32 [N] of the head on final states [N, H], in float32."""
         argmax = torch.empty(len(final), dtype=torch.int32, device=final.device)
         logsumexp = torch.empty(len(final), dtype=torch.float32, device=final.device)
-        step = max(1, LOGITS_BYTES // (4 * self.head.shape[0]))
+        step = max(1, LOGITS_BYTES // (4 * self.vocab_size))
         for at in range(0, len(final), step):
             part = slice(at, at + step)
-            logits = F.linear(final[part].float(), self.head, self.head_bias)
+            logits = self.logits(final[part].float())
             top, argmax[part] = logits.max(dim=-1)
             logsumexp[part] = logits.sub_(top[:, None]).exp_().sum(dim=-1).log_().add_(top)
         return argmax, logsumexp
@@ -109,7 +110,7 @@ class TransformersEngine:
     def _probe(self) -> None:
         """Hold a short pass against what transformers itself reports: wrong layers, a final state before the norm or
         logits that are scaled after the head raise no error anywhere else and only cost acceptance."""
-        count = min(PROBE_TOKENS, self.head.shape[0])
+        count = min(PROBE_TOKENS, self.vocab_size)
         ids = torch.arange(count, device=self.device)[None]
         aux, final = self._forward(ids)
         whole = self.model(input_ids=ids, use_cache=False, output_hidden_states=True)
@@ -121,7 +122,7 @@ class TransformersEngine:
         for name, (found, wanted) in expected.items():
             if not torch.allclose(found.float(), wanted.float(), rtol=1e-3, atol=1e-3 * float(wanted.abs().max())):
                 raise InputError(f"the target's {name} differ from transformers' hidden_states; it cannot be captured")
-        logits = F.linear(final.float(), self.head, self.head_bias)
+        logits = self.logits(final.float())
         reported = whole.logits.float()
         tolerance = 1e-4 if final.dtype == torch.float32 else 3e-2
         if not torch.allclose(logits, reported, rtol=tolerance, atol=tolerance * float(reported.abs().max())):
@@ -135,7 +136,15 @@ class TransformersEngine:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        del self.model, self.decoder, self.head
+        del self.model, self.decoder, self.logits
+
+
+def _head(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """The head `[V, H]` in float32 as a function of states `[N, H]`."""
+    if weight.device.type == "cpu" and bias is None:
+        return PackedLinear(weight)
+    wide = None if bias is None else bias.detach().float()
+    return lambda states: F.linear(states, weight, wide)
 
 
 def _decoder(model: nn.Module) -> nn.Module:
