@@ -162,6 +162,7 @@ class Drafter:
     fc_norm: bool = True  # RMSNorm per aux chunk before fc (EAGLE-3.1)
     norm_output: bool = False
     freeze_head: bool = True  # keep the target's rows as the head
+    copying_heads: bool = True  # start with heads that copy what followed the same token before
 
 
 @dataclass

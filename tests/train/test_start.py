@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from eyrie.drafter.load import target_text_config
@@ -18,9 +19,11 @@ def begin(folder: Path, seed: int = 0) -> Start:
     t2d[: 2 * DRAFT - VOCAB] = True
     t2d[DRAFT:] = True
     receipt = load_receipt(folder / "target.json")
+    settings = {**SETTINGS["drafter"], "copying_heads": False}
     return start(
-        receipt, target_text_config(receipt), SETTINGS["drafter"], context_length=512, aux=AuxLayers.default(LAYERS),
+        receipt, target_text_config(receipt), settings, context_length=512, aux=AuxLayers.default(LAYERS),
         d2t=t2d.nonzero().flatten() - torch.arange(DRAFT), t2d=t2d, seed=seed,
+        sample=lambda: pytest.fail("no copying heads, no sample"),
     )  # fmt: skip
 
 

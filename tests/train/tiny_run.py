@@ -27,6 +27,7 @@ SETTINGS = {
     "drafter": {
         "draft_vocab_size": DRAFT, "intermediate_size": None, "num_attention_heads": None, "num_key_value_heads": None,
         "head_dim": None, "fc_norm": True, "norm_output": False, "freeze_head": True,
+        "copying_heads": True,
     },
     "target": {"context_length": 512, "trust_remote_code": False},
 }  # fmt: skip

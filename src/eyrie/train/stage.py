@@ -22,12 +22,14 @@ from eyrie.shards.corpus import CorpusRow
 from eyrie.target import TargetReceipt
 from eyrie.train import holdout, plan
 from eyrie.train.batch import Batch, pack
+from eyrie.train.copying import Sample, sample_of
 from eyrie.train.data import Data, name
 from eyrie.train.loop import Settings, Trainer
 from eyrie.train.start import check_states, start
 
-VERSION = "eyrie-train-2"  # bump when the same inputs train other weights
+VERSION = "eyrie-train-3"  # bump when the same inputs train other weights
 FREE = ("checkpoint_every",)  # settings that change no byte of the result
+SAMPLED = 12_288  # tokens that copying heads are fitted to; never fewer than twice the target's width
 CHECKED = 64  # tokens of the first row whose stored states are compared with the target's head
 
 
@@ -85,6 +87,7 @@ def _train(slice_: dict[str, Any], inputs: Inputs, data: Data, entry: Path, wher
         inputs.target, text, slice_["drafter"], context_length=slice_["target"]["context_length"],
         aux=data.aux,
         d2t=torch.from_numpy(data.corpus.d2t), t2d=torch.from_numpy(data.corpus.t2d), seed=settings.seed,
+        sample=lambda: fitted_to(data, rows),
     )  # fmt: skip
     for row in {row.dataset: row for row in rows}.values():
         states = data.states(row)
@@ -115,6 +118,20 @@ def _train(slice_: dict[str, Any], inputs: Inputs, data: Data, entry: Path, wher
         f"{len(held)} rows held out",
         file=sys.stderr,
     )
+
+
+def fitted_to(data: Data, rows: Sequence[CorpusRow]) -> Sample:
+    """What copying heads are fitted to: train rows in an order of their own, until there are enough tokens."""
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+    tokens = wanted = 0
+    for index in plan.order([name(row) for row in rows], seed=0, epoch=0):
+        if found and tokens >= wanted:
+            break
+        example = data.read(rows[index])
+        wanted = max(SAMPLED, 2 * example.final.shape[-1])
+        found.append((example.tokens, example.aux))
+        tokens += len(example.tokens)
+    return sample_of(found)
 
 
 def finished(entry: Path) -> bool:
