@@ -16,7 +16,7 @@ from eyrie.gateway.clients import base_url
 from eyrie.gateway.errors import Blame, http_fault, inband_fault
 from eyrie.gateway.key import ApiKey, read_key
 from eyrie.gateway.providers import Endpoint, ProviderList
-from eyrie.gateway.reply import Reply, Verdict, assistant_message, classify, token_ids
+from eyrie.gateway.reply import Expected, Reply, Verdict, assistant_message, classify, token_ids
 from eyrie.gateway.request import RequestBuilder, Sampling
 
 SECRET = "sk-" + "or-v1-" + "0123456789abcdef0123"
@@ -37,7 +37,7 @@ def judged(choice: dict[str, Any] | None = None, paid: bool = True, **top: Any) 
     base = {"finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}
     value = {"id": "gen-1", "model": "m", "provider": "Alpha", "choices": [{**base, **(choice or {})}],
              "usage": {"prompt_tokens": 3, "completion_tokens": 2, "cost": 0.0001}, **top}  # fmt: skip
-    return classify(200, {}, json.dumps(value).encode(), LIST, paid=paid, kind="openrouter")
+    return classify(200, {}, json.dumps(value).encode(), Expected(LIST, "openrouter", paid))
 
 
 def test_a_paid_request_is_bound_to_the_policy_by_full_tags() -> None:
@@ -173,10 +173,10 @@ def test_a_200_that_is_no_answer_is_never_data(reply: Reply, reason: str, blame:
      (b"\xff\xfe{", "cut_body")],
 )  # fmt: skip
 def test_a_200_that_is_no_json_is_a_fault_whose_bill_is_unknown(raw: bytes, reason: str) -> None:
-    reply = classify(200, {"x-generation-id": "gen-9"}, raw, LIST, paid=True, kind="openrouter")
+    reply = classify(200, {"x-generation-id": "gen-9"}, raw, Expected(LIST, "openrouter", True))
     assert reply.fault is not None and reply.fault.reason == reason
     assert reply.cost is None and reply.generation_id == "gen-9"
-    assert classify(200, {}, raw, LIST, paid=False, kind="openai").cost == 0
+    assert classify(200, {}, raw, Expected(LIST, "openai", False)).cost == 0
 
 
 def test_answers_are_ok_or_cut() -> None:

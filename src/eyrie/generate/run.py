@@ -27,9 +27,6 @@ from eyrie.vault.records import DATA
 HEARTBEAT_S = 1.0
 JUDGED_ROWS = 50  # rows before the share of rejects is looked at
 SETTLERS = 16  # lost requests asked after at once
-PAID_HEADERS = {  # a lost reply is returned free by the cache; the metadata proves which endpoints were tried
-    "X-OpenRouter-Cache": "true", "X-OpenRouter-Cache-TTL": "86400", "X-OpenRouter-Metadata": "enabled",
-}  # fmt: skip
 
 
 @dataclass
@@ -58,10 +55,9 @@ class Run:
         self.gate = Gate(Limiter(settings.in_flight, start), self.stop)
         self.window = TokenWindow(settings.token_budget, settings.sampling.max_tokens)
         self.index = self.vault.index(self.output.builder.identity_model, settings.dataset)
-        headers = PAID_HEADERS if settings.gateway == "openrouter" else {}
         try:
             async with (
-                Clients(self.url, self.key, settings.slots_per_client, settings.timeout_s, headers) as clients,
+                Clients(self.url, self.key, settings.slots_per_client, settings.timeout_s) as clients,
                 trio.open_nursery() as everything,
             ):
                 self.buyer = Buyer(
