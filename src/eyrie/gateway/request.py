@@ -115,7 +115,8 @@ class RequestBuilder:
         Only a server that returned the ids can be asked so; it conditions on exactly what it generated.
         """
         core = {"prompt": [*prompt_ids, *ids], **self.sampling.fields(repetition)}
-        body = {"model": self.providers.model, "stream": False, "return_token_ids": True, **core}
+        ids_too = {key: value for key, value in self._switches(None).items() if key.startswith("return_")}
+        body = {"model": self.providers.model, "stream": False, **ids_too, **core}
         return Request(canonical_json(body).encode(), self._fingerprint(core), Decimal(0), PLAIN)
 
     def _fingerprint(self, core: dict[str, Any]) -> str:

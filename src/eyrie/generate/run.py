@@ -102,15 +102,15 @@ class Run:
         held = self.index.get((unit.row["id"], 0, unit.repetition))
         if held is None or held[0] not in DATA or unit.row.get("turns") or self.settings.rebuy:
             return False
-        return not (self.settings.drop_cut and held[0] == "length")
+        return held[0] != "length" or not (self.settings.drop_cut or self.settings.max_pieces > 1)
 
     async def _converse(self, unit: Unit, number: int, task_status: trio.TaskStatus[None]) -> None:
-        talk = Conversation.start(unit.row, self.settings.user_turns)
+        talk = Conversation.start(unit.row, self.settings.user_turns, self.settings.max_pieces)
         tokens, started = 0, False
         try:
             while talk.ended is None:
                 identity = self.output.identity(unit, talk.turn)
-                request = self.output.builder.build(talk.messages, talk.tools, unit.repetition)
+                request = talk.request(self.output.builder, unit.repetition)
                 key = (unit.row["id"], talk.turn, unit.repetition)
                 answer = self.vault.answer(identity) if key in self.index else None
                 same = answer is not None and answer.fingerprint == request.fingerprint
