@@ -123,8 +123,7 @@ def _judge(
         "byok": (usage or {}).get("is_byok") is True, "tried": tried(value),
     }  # fmt: skip
     fault = (
-        _error_fault(value, choice, cost)
-        or (Fault(Blame.GATEWAY, problem, maybe_billed=cost is None) if problem else None)
+        _error_fault(value, choice, cost, problem)
         or _finish_fault(finish, choice, message, cost)
         or _origin_fault(facts, expected, cost)
         or _quality_fault(message, facts["usage"], expected, cost)
@@ -151,10 +150,14 @@ def _counted(usage: Usage, value: dict[str, Any], choice: dict[str, Any]) -> Usa
     return replace(usage, completion_tokens=len(ids)) if ids and not usage.completion_tokens else usage
 
 
-def _error_fault(value: dict[str, Any], choice: dict[str, Any], cost: Decimal | None) -> Fault | None:
+def _error_fault(
+    value: dict[str, Any], choice: dict[str, Any], cost: Decimal | None, problem: str | None
+) -> Fault | None:
     error = value.get("error") or choice.get("error")
     if error:
         return inband_fault(error, billed=cost is not None)
+    if problem:
+        return Fault(Blame.GATEWAY, problem, maybe_billed=cost is None)
     if not choice:
         return Fault(Blame.GATEWAY, "no_choices", maybe_billed=cost is None)
     if choice.get("finish_reason") == "error":
