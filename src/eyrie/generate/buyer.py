@@ -141,6 +141,12 @@ class Buyer:
     def _heed(self, reply: Reply) -> None:
         """Let the limiter or the run know, before the slot goes to somebody else."""
         now = trio.current_time()
+        if reply.byok and not self.settings.allow_byok:
+            self.stop.call(
+                ExitCode.USAGE,
+                f"{reply.provider} answered through the account's own provider key, whose bill is not in the reply; "
+                "remove that key from the account, or set gateway.allow_byok=true",
+            )
         if reply.fault is None or reply.fault.blame in (Blame.ROW, Blame.PERMANENT):
             self._last_good = now
             self.gate.limiter.success(self.gate.busy + 1)
@@ -173,12 +179,6 @@ class Buyer:
         else:
             final = cost if cost is not None else Decimal(0)
             stored = await self.vault.commit(lambda c: ledger.finish(c, admission.entry, answer, final))
-        if reply.byok and not self.settings.allow_byok:
-            self.stop.call(
-                ExitCode.USAGE,
-                f"{reply.provider} answered through the account's own provider key, whose bill is not in the reply; "
-                "remove that key from the account, or set gateway.allow_byok=true",
-            )
         self.tally.bought += 1
         self.tally.tokens += stored.usage.completion_tokens
         self.tally.cost += source.cost if source is not None else cost or Decimal(0)
