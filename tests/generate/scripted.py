@@ -36,7 +36,16 @@ class Scripted(Wire):
                 return plain({"data": {"id": MODEL, "endpoints": self.endpoints}})
             wanted = parse_qs(url.query).get("id", [""])[0]
             if url.path.endswith("/generation") and wanted in self.bills:
-                return plain({"data": {"id": wanted, "total_cost": float(self.bills[wanted])}})
+                return plain(
+                    {
+                        "data": {
+                            "id": wanted,
+                            "total_cost": float(self.bills[wanted]),
+                            "native_tokens_prompt": 5,
+                            "native_tokens_completion": 9,
+                        }
+                    }
+                )
             return plain({"error": {"code": 404, "message": "not found"}}, 404)
 
         super().__init__(handle)

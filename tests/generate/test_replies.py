@@ -118,6 +118,41 @@ def test_the_response_cache_does_not_give_a_bad_reply_back_to_its_retry(tmp_path
         assert "x-openrouter-cache-clear" not in gateway.requests[0].headers
 
 
+def test_a_lost_answer_that_the_cache_gives_back_keeps_its_tokens_and_its_cost(tmp_path: Path) -> None:
+    def chat(request: Request) -> Response:
+        gateway.bills[mark(request)] = Decimal("0.25")
+        if len(gateway.requests) == 1:
+            return Response([b'{"choices": ['], headers={"X-Generation-Id": mark(request)}, chunked=True, ends=False)
+        whole = reply({"content": "hi"}, id="gen-hit", usage={"prompt_tokens": 0, "completion_tokens": 0, "cost": 0})
+        return plain(
+            whole,
+            X_Generation_Id="gen-hit",
+            X_OpenRouter_Cache_Status="HIT",
+            X_OpenRouter_Cache_Source_Id=mark(request),
+        )
+
+    with Scripted(chat) as gateway:
+        job = Job(tmp_path, gateway, rows=1)
+        assert job.run() == 0
+        answer = job.read()[0]["answers"][0]
+        assert answer["usage"]["completion_tokens"] == 9 and answer["cost_microusd"] == 250_000
+        assert Decimal(job.facts()["dollars"]["billed"]) == Decimal("0.25")
+        assert Decimal(job.facts()["dollars"]["wasted"]) == 0
+
+
+def test_a_long_answer_under_way_is_no_dead_gateway(tmp_path: Path) -> None:
+    def chat(request: Request) -> Response:
+        if last(request) == "question 0":
+            return Response([1.5, json.dumps(reply()).encode()], chunked=True)
+        early = sum(last(r) == last(request) for r in gateway.requests) < 8
+        return plain({"error": {"code": 500, "message": "x"}}, 500) if early else say(request)
+
+    with Scripted(chat) as gateway:
+        job = Job(tmp_path, gateway, rows=2)
+        job.runtime["patience_s"] = 0.05
+        assert job.run() == 0
+
+
 def test_a_row_that_loops_is_given_up_after_two_answers_and_what_it_said_is_kept(tmp_path: Path) -> None:
     def chat(request: Request) -> Response:
         return say(request, {"content": LOOP}, "length") if last(request) == "question 1" else say(request)

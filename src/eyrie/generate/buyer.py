@@ -57,6 +57,7 @@ class Buyer:
     tally: Tally = field(default_factory=Tally)
     _claims: dict[tuple[str, int], trio.Event] = field(default_factory=dict)
     _last_good: float = field(default_factory=trio.current_time)
+    _under_way: dict[int, float] = field(default_factory=dict)  # journal entry -> when it was sent, the oldest first
     _random: random.Random = field(default_factory=random.Random)
 
     @property
@@ -129,14 +130,18 @@ class Buyer:
             if self.paid:
                 await self.vault.commit(lambda c: ledger.note(c, admission.entry, generation))
 
-        settings = self.settings
+        settings, began = self.settings, trio.current_time()
         renew = admission.faults > 0 and not admission.lost  # the last reply to these bytes was bad
-        return await exchange(
-            self.clients.of(slot), f"{self.clients.url}/{path}", admission.body,
-            headers(settings.gateway, renew=renew),
-            Expected(self.providers, settings.gateway, self.paid, settings.thinking, settings.quality),
-            Patience(settings.timeout_s, settings.deadline_s), note=note, redact=self.key.redact_bytes,
-        )  # fmt: skip
+        self._under_way[admission.entry] = began
+        try:
+            return await exchange(
+                self.clients.of(slot), f"{self.clients.url}/{path}", admission.body,
+                headers(settings.gateway, renew=renew),
+                Expected(self.providers, settings.gateway, self.paid, settings.thinking, settings.quality),
+                Patience(settings.timeout_s, settings.deadline_s), note=note, redact=self.key.redact_bytes,
+            )  # fmt: skip
+        finally:
+            del self._under_way[admission.entry]
 
     def _heed(self, reply: Reply) -> None:
         """Let the limiter or the run know, before the slot goes to somebody else."""
@@ -228,8 +233,10 @@ class Buyer:
             self.tally.rejected += 1
             stored: Answer = await self.vault.commit(lambda c: ledger.reject(c, entry, rejected))
             return stored
-        silent = trio.current_time() - self._last_good
-        if silent > self.settings.patience_s:
+        now = trio.current_time()
+        silent, oldest = now - self._last_good, next(iter(self._under_way.values()), now)
+        # A request that has been under way for longer may well be answered: a long answer is no dead gateway.
+        if silent > self.settings.patience_s > now - oldest:
             self.stop.call(ExitCode.INCOMPLETE, f"no usable reply for {silent:.0f} s (last: {detail})")
         return None
 
