@@ -166,6 +166,18 @@ def test_a_broken_slice_is_refused():
             load_slice(text)
 
 
+def test_a_time_limit_that_would_cut_paid_answers_is_refused(kimi):
+    assert kimi["generate"]["deadline_s"] * 10 >= kimi["generate"]["max_tokens"]
+    for changes, words in [
+        (["gateway.stream=false"], "timeout_s=600 cuts answers of 16384 tokens.*gateway.stream=true"),
+        (["generate.deadline_s=900"], "deadline_s=900 cuts answers of 16384 tokens"),
+        (["datasets.B3_magicoder.max_tokens=65536"], "deadline_s=3600 cuts answers of 65536 tokens"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            compose(CONF, ["experiment=kimi_k2_5", *changes])
+    compose(CONF, ["experiment=kimi_k2_5", "gateway.stream=false", "generate.timeout_s=1800"])
+
+
 def test_answers_go_on_only_where_a_server_gives_token_ids(tmp_path):
     local = ["gateway=openai", "gateway.base_url=http://127.0.0.1:1/v1", "generate.on_length=continue"]
     assert compose(CONF, local)["generate"]["on_length"] == "continue"

@@ -164,7 +164,7 @@ def _check(config: dict[str, Any]) -> None:
                 "train.ttt_steps", "train.batch_tokens", "drafter.draft_vocab_size", "evaluate.rows"):  # fmt: skip
         section, name = key.split(".")
         need(config[section][name] > 0, f"{key}={config[section][name]} must be positive")
-    _check_generate(config["generate"], config["gateway"]["kind"], need)
+    _check_generate(config, need)
     need(config["generate"]["budget_usd"] >= 0, "generate.budget_usd must not be negative")
     need(config["evaluate"]["chain_length"] in config["evaluate"]["chain_lengths"],
          "evaluate.chain_length must be one of evaluate.chain_lengths")  # fmt: skip
@@ -182,9 +182,21 @@ def _check(config: dict[str, Any]) -> None:
         need(bool(config["gateway"]["base_url"]), "gateway=openai needs gateway.base_url")
 
 
-def _check_generate(generate: Mapping[str, Any], kind: str, need: Callable[[bool, str], None]) -> None:
+SLOW = 10  # tokens a second that a paid endpoint gives under load: what a time limit must allow for
+
+
+def _check_generate(config: Mapping[str, Any], need: Callable[[bool, str], None]) -> None:
     """How answers are cut, timed and judged."""
-    quality = generate["quality"]
+    generate, kind, quality = config["generate"], config["gateway"]["kind"], config["generate"]["quality"]
+    longest = max((d["max_tokens"] or generate["max_tokens"] for d in config["datasets"].values()), default=0)
+    limits = ["deadline_s", *(["timeout_s"] if config["gateway"]["stream"] is False else [])]
+    for key in limits if kind == "openrouter" else ():
+        instead = ", or stream (gateway.stream=true)" if key == "timeout_s" else ""
+        need(
+            generate[key] * SLOW >= longest,
+            f"generate.{key}={generate[key]:g} cuts answers of {longest} tokens, which may take {longest / SLOW:.0f} s, "
+            f"and what is cut is billed; raise it{instead}",
+        )
     for key in ("max_pieces", "timeout_s", "deadline_s"):
         need(generate[key] > 0, f"generate.{key}={generate[key]} must be positive")
     need(0 <= quality["loop_share"] < 1, "generate.quality.loop_share must lie between 0 and 1")

@@ -144,7 +144,7 @@ class Generate:
     slots_per_client: int = 32  # requests per httpx client (its pool is quadratic)
     budget_usd: float = 0.0  # of this run; 0 = only free endpoints
     max_attempts: int = 5  # per answer, counting only faults of the row itself
-    timeout_s: float = 600.0  # longest silence on one request
+    timeout_s: float = 600.0  # longest silence on one request; without streaming that is the whole answer
     deadline_s: float = 3600.0  # longest time of one request, however it drips
     quality: Quality = field(default_factory=Quality)
     patience_s: float = 600.0  # a gateway that gives nothing usable for so long ends the job
