@@ -194,7 +194,7 @@ def _check_generate(config: Mapping[str, Any], need: Callable[[bool, str], None]
         instead = ", or stream (gateway.stream=true)" if key == "timeout_s" else ""
         need(
             generate[key] * SLOW >= longest,
-            f"generate.{key}={generate[key]:g} cuts answers of {longest} tokens, which may take {longest / SLOW:.0f} s, "
+            f"generate.{key}={generate[key]:g} cuts answers of {longest} tokens (up to {longest / SLOW:.0f} s each), "
             f"and what is cut is billed; raise it{instead}",
         )
     for key in ("max_pieces", "timeout_s", "deadline_s"):
