@@ -235,8 +235,8 @@ class Buyer:
             return stored
         now = trio.current_time()
         silent, oldest = now - self._last_good, next(iter(self._under_way.values()), now)
-        # A request that has been under way for longer may well be answered: a long answer is no dead gateway.
-        if silent > self.settings.patience_s > now - oldest:
+        # A request that has been under way for long may well be answered: a long answer is no dead gateway.
+        if silent > self.settings.patience_s and now - oldest < self.settings.patience_s / 2:
             self.stop.call(ExitCode.INCOMPLETE, f"no usable reply for {silent:.0f} s (last: {detail})")
         return None
 
