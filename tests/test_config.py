@@ -58,6 +58,10 @@ def test_every_dataset_file_composes(laptop):
         ("target=nothing", ["target/nothing", "smollm2_135m"]),
         ("experiment=nothing", ["experiment/nothing", "kimi_k2_5"]),
         ("nonsense=1", ["nonsense", "datasets"]),
+        ("generate.on_length=continue", ["on_length=continue", "embedded", "raise"]),
+        ("generate.on_length=guess", ["generate.on_length", "keep, drop, continue"]),
+        ("generate.quality.loop_window=10", ["loop_window=10", "at least 500"]),
+        ("generate.deadline_s=0", ["generate.deadline_s"]),
         ("datasets.demo_code.row=5", ["datasets.demo_code.row", "rows"]),
         ("datasets.demo_code.rows=0", ["datasets.demo_code.rows", "positive"]),
         ("gateway=openai", ["gateway.base_url"]),
@@ -160,3 +164,35 @@ def test_a_broken_slice_is_refused():
     for text in ("{", "[1]"):
         with pytest.raises(InputError, match="--slice"):
             load_slice(text)
+
+
+def test_a_time_limit_that_would_cut_paid_answers_is_refused(kimi):
+    assert kimi["generate"]["deadline_s"] * 10 >= kimi["generate"]["max_tokens"]
+    for changes, words in [
+        (["gateway.stream=false"], "timeout_s=600 cuts answers of 16384 tokens.*gateway.stream=true"),
+        (["generate.deadline_s=900"], "deadline_s=900 cuts answers of 16384 tokens"),
+        (["datasets.B3_magicoder.max_tokens=65536"], "deadline_s=3600 cuts answers of 65536 tokens"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            compose(CONF, ["experiment=kimi_k2_5", *changes])
+    compose(CONF, ["experiment=kimi_k2_5", "gateway.stream=false", "generate.timeout_s=1800"])
+
+
+def test_answers_go_on_only_where_a_server_gives_token_ids(tmp_path):
+    local = ["gateway=openai", "gateway.base_url=http://127.0.0.1:1/v1", "generate.on_length=continue"]
+    assert compose(CONF, local)["generate"]["on_length"] == "continue"
+    with pytest.raises(InputError, match="no endpoint takes token ids"):
+        compose(CONF, ["experiment=kimi_k2_5", "generate.on_length=continue"])
+
+
+def test_how_answers_travel_and_are_judged_reruns_nothing(laptop):
+    changed = compose(
+        CONF,
+        ["gateway.stream=true", "generate.quality.loop_window=0", "generate.deadline_s=9", "gateway.allow_byok=true"],
+    )
+    for stage in ("providers", "generate"):
+        assert stage_slice(changed, stage, "demo_code" if stage == "generate" else None) == stage_slice(
+            laptop, stage, "demo_code" if stage == "generate" else None
+        )
+    told = json.loads(runtime(changed))
+    assert told["gateway"]["stream"] is True and told["quality"]["loop_window"] == 0 and told["deadline_s"] == 9

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -164,6 +164,7 @@ def _check(config: dict[str, Any]) -> None:
                 "train.ttt_steps", "train.batch_tokens", "drafter.draft_vocab_size", "evaluate.rows"):  # fmt: skip
         section, name = key.split(".")
         need(config[section][name] > 0, f"{key}={config[section][name]} must be positive")
+    _check_generate(config, need)
     need(config["generate"]["budget_usd"] >= 0, "generate.budget_usd must not be negative")
     need(config["evaluate"]["chain_length"] in config["evaluate"]["chain_lengths"],
          "evaluate.chain_length must be one of evaluate.chain_lengths")  # fmt: skip
@@ -179,6 +180,34 @@ def _check(config: dict[str, Any]) -> None:
         need(bool(config["target"]["openrouter_model"]), "gateway=openrouter needs target.openrouter_model")
     if config["gateway"]["kind"] == "openai":
         need(bool(config["gateway"]["base_url"]), "gateway=openai needs gateway.base_url")
+
+
+SLOW = 10  # tokens a second that a paid endpoint gives under load: what a time limit must allow for
+
+
+def _check_generate(config: Mapping[str, Any], need: Callable[[bool, str], None]) -> None:
+    """How answers are cut, timed and judged."""
+    generate, kind, quality = config["generate"], config["gateway"]["kind"], config["generate"]["quality"]
+    longest = max((d["max_tokens"] or generate["max_tokens"] for d in config["datasets"].values()), default=0)
+    limits = ["deadline_s", *(["timeout_s"] if config["gateway"]["stream"] is False else [])]
+    for key in limits if kind == "openrouter" else ():
+        instead = ", or stream (gateway.stream=true)" if key == "timeout_s" else ""
+        need(
+            generate[key] * SLOW >= longest,
+            f"generate.{key}={generate[key]:g} cuts answers of {longest} tokens (up to {longest / SLOW:.0f} s each), "
+            f"and what is cut is billed; raise it{instead}",
+        )
+    for key in ("max_pieces", "timeout_s", "deadline_s"):
+        need(generate[key] > 0, f"generate.{key}={generate[key]} must be positive")
+    need(0 <= quality["loop_share"] < 1, "generate.quality.loop_share must lie between 0 and 1")
+    window = quality["loop_window"]
+    need(window == 0 or window >= 500, f"generate.quality.loop_window={window} must be 0 (off) or at least 500")
+    need(quality["tries"] > 0, "generate.quality.tries must be positive")
+    if generate["on_length"] == "continue":
+        need(kind != "openrouter", "generate.on_length=continue: no endpoint takes token ids, and text encoded anew is "
+             "not what the target generated; raise generate.max_tokens, or keep or drop cut answers")  # fmt: skip
+        need(kind != "embedded", "generate.on_length=continue: the embedded gateway says the same again with a larger "
+             "generate.max_tokens, and further; raise that instead")  # fmt: skip
 
 
 # What each stage's output depends on. A name with a dot takes that key alone.

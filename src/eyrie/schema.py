@@ -27,9 +27,9 @@ class Dtype(Enum):
     bfloat16 = "bfloat16"
 
 
-class OnLength(Enum):
-    keep = "keep"  # an answer cut at max_tokens is a valid prefix of what the target says
-    drop = "drop"
+# An answer cut at max_tokens: keep it (a valid prefix of what the target says), drop it, or continue it token by
+# token where the server gives token ids. (Not a class: `continue` is a keyword.)
+OnLength = Enum("OnLength", {"keep": "keep", "drop": "drop", "continue": "continue"})
 
 
 class OnChanged(Enum):
@@ -69,7 +69,10 @@ class Policy:
     max_completion_price: float | None = None
     min_context: int = 0  # tokens
     parameters: list[str] = field(default_factory=list)  # request parameters an endpoint must support
-    data_collection: str = "deny"  # allow | deny
+    data_collection: str = "deny"  # allow | deny: hosts that may store prompts
+    zdr: bool = False  # only hosts with zero data retention
+    # Hosts that fix sampling values, by tag or provider slug; one that fixes another value than ours gets no request.
+    fixed_sampling: dict[str, dict[str, float]] = field(default_factory=dict)
     distillable: bool = False  # demand the catalogue's distillable flag
 
 
@@ -82,6 +85,8 @@ class Gateway:
     api_key_file: str | None = None  # else the environment variable OPENROUTER_API_KEY
     account: str = "default"  # name under which the vault books what this key spends
     account_budget_usd: float | None = None  # of all runs on this account together; null = each run's own only
+    allow_byok: bool = False  # go on when the account's own provider keys answer: their bills are not seen here
+    stream: bool | None = None  # null: long answers through OpenRouter are streamed, all else is not
     width: int = 32  # embedded: answers decoded together
     policy: Policy = field(default_factory=Policy)
 
@@ -110,6 +115,17 @@ class Prompts:
 
 
 @dataclass
+class Quality:
+    """When a whole answer is no data: defects of serving, judged once, when it is bought."""
+
+    markers: bool = True  # refuse template markers outside of code (OpenRouter)
+    loop_window: int = 4000  # characters; an answer whose last window repeats itself is a loop; 0 = loops pass
+    loop_share: float = 0.1  # distinct runs of 24 characters below this share of the window are a loop
+    missing_reasoning: bool = True  # refuse answers without reasoning when target.thinking=true (OpenRouter)
+    tries: int = 2  # attempts before such a row is given up: each one costs a whole answer
+
+
+@dataclass
 class Generate:
     """Sampling (part of an answer's request), money and concurrency (part of no file)."""
 
@@ -119,7 +135,8 @@ class Generate:
     max_tokens: int = 256  # output tokens of one answer
     repetitions: int = 1  # answers bought for one prompt
     tokens_per_dataset: int | None = None  # output-token budget; null: every row is answered
-    on_length: OnLength = OnLength.keep
+    on_length: OnLength = OnLength.keep  # type: ignore[valid-type]
+    max_pieces: int = 4  # on_length=continue: requests that one answer may take
     on_changed_request: OnChanged = OnChanged.keep
     on_exhausted: OnExhausted = OnExhausted.stop
     # not in any slice: a change of these reruns nothing
@@ -127,7 +144,9 @@ class Generate:
     slots_per_client: int = 32  # requests per httpx client (its pool is quadratic)
     budget_usd: float = 0.0  # of this run; 0 = only free endpoints
     max_attempts: int = 5  # per answer, counting only faults of the row itself
-    timeout_s: float = 600.0  # longest silence on one request
+    timeout_s: float = 600.0  # longest silence on one request; without streaming that is the whole answer
+    deadline_s: float = 3600.0  # longest time of one request, however it drips
+    quality: Quality = field(default_factory=Quality)
     patience_s: float = 600.0  # a gateway that gives nothing usable for so long ends the job
     max_reject_share: float = 0.5  # more rejected rows than this (of at least 50) end the job
 
@@ -237,7 +256,8 @@ class Config:
 
 # Keys of `generate` that decide how answers are bought, not which: they stand in no slice.
 MONEY_AND_CONCURRENCY = (
-    "in_flight", "slots_per_client", "budget_usd", "max_attempts", "timeout_s", "patience_s",
+    "in_flight", "slots_per_client", "budget_usd", "max_attempts", "timeout_s", "deadline_s",
+    "patience_s", "quality",
     "max_reject_share", "on_exhausted",
 )  # fmt: skip
 

@@ -16,8 +16,8 @@ from eyrie.gateway.clients import base_url
 from eyrie.gateway.errors import Blame, http_fault, inband_fault
 from eyrie.gateway.key import ApiKey, read_key
 from eyrie.gateway.providers import Endpoint, ProviderList
-from eyrie.gateway.reply import Reply, Verdict, assistant_message, classify, token_ids
-from eyrie.gateway.request import RequestBuilder, Sampling
+from eyrie.gateway.reply import Expected, Reply, Verdict, assistant_message, classify, token_ids
+from eyrie.gateway.request import RequestBuilder, Sampling, headers, streams
 
 SECRET = "sk-" + "or-v1-" + "0123456789abcdef0123"
 ENDPOINTS = (
@@ -37,7 +37,7 @@ def judged(choice: dict[str, Any] | None = None, paid: bool = True, **top: Any) 
     base = {"finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}
     value = {"id": "gen-1", "model": "m", "provider": "Alpha", "choices": [{**base, **(choice or {})}],
              "usage": {"prompt_tokens": 3, "completion_tokens": 2, "cost": 0.0001}, **top}  # fmt: skip
-    return classify(200, {}, json.dumps(value).encode(), LIST, paid=paid, kind="openrouter")
+    return classify(200, {}, json.dumps(value).encode(), Expected(LIST, "openrouter", paid))
 
 
 def test_a_paid_request_is_bound_to_the_policy_by_full_tags() -> None:
@@ -46,6 +46,66 @@ def test_a_paid_request_is_bound_to_the_policy_by_full_tags() -> None:
     assert sent["provider"]["max_price"] == {"prompt": "1", "completion": "3"}
     assert sent["provider"]["quantizations"] == ["fp8", "int4"] and sent["reasoning"] == {"enabled": True}
     assert "models" not in sent and sent["stream"] is False
+
+
+def test_an_endpoint_with_written_evidence_passes_the_quantization_filter_too() -> None:
+    undeclared = replace(ENDPOINTS[0], tag="gamma", quantization=None)
+    sent = body(providers=replace(LIST, accepted=(*ENDPOINTS, undeclared)))
+    assert sent["provider"]["quantizations"] == ["fp8", "int4", "unknown"] and "gamma" in sent["provider"]["only"]
+
+
+def test_a_row_with_tools_goes_only_where_tools_are_known() -> None:
+    able = replace(ENDPOINTS[1], supported_parameters=("tools",))
+    builder = replace(BUILDER, providers=replace(LIST, accepted=(ENDPOINTS[0], able)))
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert json.loads(builder.build(ASK, tools).body)["provider"]["only"] == ["beta/fp8"]
+    assert json.loads(builder.build(ASK, None).body)["provider"]["only"] == ["alpha/int4", "beta/fp8"]
+    assert json.loads(BUILDER.build(ASK, tools).body)["provider"]["only"] == ["alpha/int4", "beta/fp8"]  # 404 says it
+
+
+def test_the_data_policy_travels_with_the_request_and_what_drops_hosts_in_silence_does_not() -> None:
+    policy = {"data_collection": "deny", "zdr": True, "distillable": True}
+    block = body(providers=replace(LIST, policy=policy))["provider"]
+    assert block["data_collection"] == "deny" and block["zdr"] is True and block["enforce_distillable_text"] is True
+    assert not {"require_parameters", "order", "sort", "ignore"} & set(block)
+    assert "zdr" not in body()["provider"]
+
+
+def test_streaming_is_in_the_body_and_not_in_the_fingerprint() -> None:
+    plain, streamed = BUILDER.build(ASK, None), replace(BUILDER, stream=True).build(ASK, None)
+    assert json.loads(streamed.body)["stream"] is True and plain.fingerprint == streamed.fingerprint
+    assert "stream_options" not in json.loads(streamed.body)  # OpenRouter always tells the usage
+    assert body(kind="openai", stream=True)["stream_options"] == {"include_usage": True}  # the others when asked
+
+
+def test_only_long_answers_through_openrouter_are_streamed_by_themselves() -> None:
+    assert [streams(None, kind, n) for kind in ("openrouter", "openai", "embedded") for n in (256, 16384)] == [
+        False, True, False, False, False, False]  # fmt: skip
+    assert streams(False, "openrouter", 16384) is False and streams(True, "embedded", 1) is True
+
+
+def test_each_request_asks_for_cache_and_metadata_and_a_retry_of_a_bad_reply_renews_the_cache() -> None:
+    first, again = headers("openrouter"), headers("openrouter", renew=True)
+    assert first["X-OpenRouter-Cache"] == "true" and first["X-OpenRouter-Metadata"] == "enabled"
+    assert "X-OpenRouter-Cache-Clear" not in first and again == {**first, "X-OpenRouter-Cache-Clear": "true"}
+    assert headers("openai") == headers("embedded", renew=True) == {}
+
+
+def test_reasoning_in_the_history_has_the_name_that_the_server_reads() -> None:
+    said = {"role": "assistant", "content": "x", "reasoning": "r", "reasoning_details": [{"text": "r"}]}
+    history = [*ASK, said, *ASK]
+    assert json.loads(BUILDER.build(history, None).body)["messages"][1] == said
+    local = replace(BUILDER, kind="openai").build(history, None)
+    assert json.loads(local.body)["messages"][1] == {
+        "role": "assistant", "content": "x", "reasoning": "r", "reasoning_content": "r"}  # fmt: skip
+
+
+def test_a_continuation_is_token_ids_and_is_told_from_any_other() -> None:
+    builder = replace(BUILDER, kind="openai")
+    one, two = builder.build_continuation([1, 2], [3]), builder.build_continuation([1, 2], [3, 4])
+    sent = json.loads(one.body)
+    assert one.path == "completions" and sent["prompt"] == [1, 2, 3] and sent["max_tokens"] == 100
+    assert sent["return_token_ids"] is True and "messages" not in sent and one.fingerprint != two.fingerprint
 
 
 @pytest.mark.parametrize("kind", ["openai", "embedded"])
@@ -173,10 +233,10 @@ def test_a_200_that_is_no_answer_is_never_data(reply: Reply, reason: str, blame:
      (b"\xff\xfe{", "cut_body")],
 )  # fmt: skip
 def test_a_200_that_is_no_json_is_a_fault_whose_bill_is_unknown(raw: bytes, reason: str) -> None:
-    reply = classify(200, {"x-generation-id": "gen-9"}, raw, LIST, paid=True, kind="openrouter")
+    reply = classify(200, {"x-generation-id": "gen-9"}, raw, Expected(LIST, "openrouter", True))
     assert reply.fault is not None and reply.fault.reason == reason
     assert reply.cost is None and reply.generation_id == "gen-9"
-    assert classify(200, {}, raw, LIST, paid=False, kind="openai").cost == 0
+    assert classify(200, {}, raw, Expected(LIST, "openai", False)).cost == 0
 
 
 def test_answers_are_ok_or_cut() -> None:
@@ -197,6 +257,11 @@ def test_history_keeps_what_the_target_said_verbatim() -> None:
             "reasoning_details": [{"data": "x"}], "tool_calls": [{"id": "1"}]}  # fmt: skip
     assert assistant_message({"choices": [{"message": said}]}) == said
     assert assistant_message({"choices": [{"message": {"content": None}}]})["content"] == ""
+    parts = {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+    assert assistant_message({"choices": [{"message": parts}]})["content"] == "ab"
+    assert assistant_message({"choices": [{"text": "plain"}]}) == {"role": "assistant", "content": "plain"}
+    detailed = {"content": "x", "reasoning_details": [{"type": "reasoning.text", "text": "r"}]}
+    assert assistant_message({"choices": [{"message": detailed}]})["reasoning"] == "r"
 
 
 def test_token_ids_are_kept_when_they_are_ids() -> None:

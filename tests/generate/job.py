@@ -30,15 +30,18 @@ class Job:
         self.cut: dict[str, Any] = {
             "dataset": {"name": name, "max_tokens": None, "tokens": None, "turns": 1},
             "gateway": {"kind": kind, "policy": policy},
-            "generate": {"max_tokens": 64, "on_changed_request": "keep", "on_length": "keep", "repetitions": 1,
+            "generate": {"max_tokens": 64, "on_changed_request": "keep", "on_length": "keep", "max_pieces": 4,
+                         "repetitions": 1,
                          "seed": 0, "temperature": None, "tokens_per_dataset": None, "top_p": None},
             "target": {"name": "target", "openrouter_model": "maker/target", "thinking": None},
         }  # fmt: skip
         self.runtime: dict[str, Any] = {
             "run": "test", "budget_usd": 5.0, "in_flight": 16, "slots_per_client": 4, "max_attempts": 3,
-            "max_reject_share": 0.9, "timeout_s": 10.0, "patience_s": 10.0, "on_exhausted": "stop",
+            "max_reject_share": 0.9, "timeout_s": 10.0, "deadline_s": 30.0, "patience_s": 10.0, "on_exhausted": "stop",
+            "quality": {"markers": True, "loop_window": 4000, "loop_share": 0.1, "missing_reasoning": True, "tries": 2},
             "gateway": {"kind": kind, "base_url": double.url if double else None, "api_key_file": str(key_file),
-                        "account": "default", "account_budget_usd": None, "width": 4, "policy": policy},
+                        "account": "default", "account_budget_usd": None, "width": 4, "policy": policy,
+                        "stream": None, "allow_byok": False},
         }  # fmt: skip
         self.rows = [prompt(i) for i in range(rows)]
         self.vault = folder / "vault"

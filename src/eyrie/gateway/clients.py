@@ -63,7 +63,6 @@ class Clients:
     key: ApiKey
     slots_per_client: int
     timeout_s: float  # longest silence of a request
-    headers: dict[str, str] = field(default_factory=dict)
     _open: dict[int, httpx.AsyncClient] = field(default_factory=dict, repr=False)
     _tls: ssl.SSLContext | None = field(default=None, repr=False)
 
@@ -79,7 +78,7 @@ class Clients:
             self._tls = httpx.create_ssl_context()  # loading the roots takes longer than all the rest
         return httpx.AsyncClient(
             http2=False, verify=self._tls or False, trust_env=not is_loopback(self.url),
-            headers={"Content-Type": "application/json", **self.headers, **self.key.headers()},
+            headers={"Content-Type": "application/json", **self.key.headers()},
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60),
             timeout=httpx.Timeout(connect=CONNECT_S, read=self.timeout_s, write=WRITE_S, pool=None),
         )  # fmt: skip

@@ -37,11 +37,13 @@ class Fault:
     maybe_billed: bool = False  # no bill came, but one may exist
     retry_after: float | None = None  # seconds
     code: ExitCode = ExitCode.FAILED  # RUN: how the job ends
+    tries: int | None = None  # ROW: the row is given up after so many attempts, where that is sooner
 
 
 _BY_STATUS: dict[int, tuple[Blame, str]] = {
     400: (Blame.PERMANENT, "invalid_request"),
     408: (Blame.GATEWAY, "timeout"),
+    412: (Blame.PERMANENT, "invalid_request"),
     413: (Blame.PERMANENT, "too_large"),
     422: (Blame.PERMANENT, "unprocessable"),
     429: (Blame.OVERLOAD, "rate_limited"),
@@ -53,18 +55,29 @@ _BY_STATUS: dict[int, tuple[Blame, str]] = {
     529: (Blame.OVERLOAD, "overloaded"),
 }
 _TIMEOUTS = (408, 504, 524)  # the provider may have gone on and billed
+# `error.metadata.error_type`: stable where the status is not. Types that are not here follow the status.
 _TYPES: dict[str, tuple[Blame, str]] = {
     "rate_limit_exceeded": (Blame.OVERLOAD, "rate_limited"),
     "provider_overloaded": (Blame.OVERLOAD, "overloaded"),
+    "capacity_exhausted": (Blame.OVERLOAD, "overloaded"),
+    "temporarily_unavailable": (Blame.OVERLOAD, "unavailable"),
     "provider_unavailable": (Blame.GATEWAY, "provider_unavailable"),
     "timeout": (Blame.GATEWAY, "timeout"),
     "server": (Blame.GATEWAY, "server_error"),
     "context_length_exceeded": (Blame.PERMANENT, "context_length"),
-    "max_tokens_exceeded": (Blame.PERMANENT, "context_length"),
-    "token_limit_exceeded": (Blame.PERMANENT, "context_length"),
+    "max_tokens_exceeded": (Blame.PERMANENT, "max_tokens"),
+    "string_too_long": (Blame.PERMANENT, "too_large"),
+    "payload_too_large": (Blame.PERMANENT, "too_large"),
+    "invalid_request": (Blame.PERMANENT, "invalid_request"),
+    "invalid_prompt": (Blame.PERMANENT, "invalid_request"),
+    "precondition_failed": (Blame.PERMANENT, "invalid_request"),
+    "unprocessable": (Blame.PERMANENT, "unprocessable"),
     "content_policy_violation": (Blame.PERMANENT, "moderated"),
     "refusal": (Blame.PERMANENT, "refused"),
 }
+_MONEY = ("payment_required", "token_limit_exceeded")  # the second: a cap on tokens that follows from the credits
+_MAY_COME_BACK = ("capacity_exhausted", "temporarily_unavailable")
+_ALWAYS_EXCLUDED = {"allowed_providers", "quantization"}  # what our own list and precisions leave out on purpose
 
 
 def http_fault(status: int, headers: Mapping[str, str], raw: bytes) -> Fault:
@@ -72,56 +85,99 @@ def http_fault(status: int, headers: Mapping[str, str], raw: bytes) -> Fault:
     error, text = _error_object(raw)
     wait = retry_after(headers, error)
     maybe = status in _TIMEOUTS
+    if status == 401:
+        return Fault(Blame.RUN, "key_refused", text, code=ExitCode.KEY_REFUSED)
+    if status == 402 or _type_of(error) in _MONEY:
+        return Fault(Blame.RUN, "credits_out", text, code=ExitCode.CREDITS_OUT)
     if not error:  # an HTML page or plain text from something in between
         blame, reason = _BY_STATUS.get(status, (Blame.GATEWAY, f"http_{status}"))
         if status == 403 or b"error code: 1015" in raw:  # Cloudflare thinks we are an attack
             blame, reason = Blame.OVERLOAD, "blocked_at_the_edge"
-        elif status == 401:
-            return Fault(Blame.RUN, "key_refused", text, code=ExitCode.KEY_REFUSED)
-        elif status == 402:
-            return Fault(Blame.RUN, "credits_out", text, code=ExitCode.CREDITS_OUT)
         elif blame is Blame.PERMANENT or status == 404:
             blame = Blame.ROW
         return Fault(blame, reason, text, maybe, wait)
-    if status == 401:
-        return Fault(Blame.RUN, "key_refused", text, code=ExitCode.KEY_REFUSED)
-    if status == 402:
-        return Fault(Blame.RUN, "credits_out", text, code=ExitCode.CREDITS_OUT)
     if status == 403:
-        metadata = error.get("metadata")
-        if isinstance(metadata, dict) and ("reasons" in metadata or "flagged_input" in metadata):
-            return Fault(Blame.PERMANENT, "moderated", text)
-        if any(word in text.lower() for word in ("limit", "budget", "credit")):
-            return Fault(Blame.RUN, "credits_out", text, code=ExitCode.CREDITS_OUT)
-        return Fault(Blame.PERMANENT, "forbidden", text)
+        return _forbidden(error, text)
     if status == 404:
-        return Fault(Blame.RUN, "no_endpoint", text, code=ExitCode.POLICY_EMPTY)
+        return _no_endpoint(error, text, wait)
     blame, reason = _typed(error) or _BY_STATUS.get(status, (Blame.GATEWAY, f"http_{status}"))
-    return Fault(blame, reason, text, maybe, wait)
+    return Fault(blame, reason, text, maybe or reason == "timeout", wait)
+
+
+def _forbidden(error: dict[str, Any], text: str) -> Fault:
+    """403: moderation and guardrails refuse this prompt, a limit of the key or the workspace refuses the run."""
+    metadata = error.get("metadata") if isinstance(error.get("metadata"), dict) else {}
+    if {"reasons", "flagged_input", "patterns"} & set(metadata or {}) or _type_of(error) == "content_policy_violation":
+        return Fault(Blame.PERMANENT, "moderated", text)
+    if any(word in text.lower() for word in ("limit", "budget", "credit")):
+        return Fault(Blame.RUN, "credits_out", text, code=ExitCode.CREDITS_OUT)
+    return Fault(Blame.PERMANENT, "forbidden", text)
+
+
+def _no_endpoint(error: dict[str, Any], text: str, wait: float | None) -> Fault:
+    """404: nobody serves this request under our constraints. They are never loosened: unless endpoints may come back
+    by themselves, or only this row's length is in the way, the run stops."""
+    given = error.get("availability")
+    availability = given if isinstance(given, dict) else {}
+    excluded = availability.get("excluded_by")
+    reasons = {str(name) for name in excluded} if isinstance(excluded, list) else set()
+    told = [str(availability["code"])] if availability.get("code") else []
+    text = "; ".join([text, *told, *([f"excluded by {', '.join(sorted(reasons))}"] if reasons else [])])
+    if availability.get("code") in _MAY_COME_BACK or availability.get("retryable") is True:
+        return Fault(Blame.OVERLOAD, "unavailable", text, retry_after=wait)
+    if reasons - _ALWAYS_EXCLUDED == {"context_length"}:
+        return Fault(Blame.PERMANENT, "context_length", text)
+    return Fault(Blame.RUN, "no_endpoint", text, code=ExitCode.POLICY_EMPTY)
 
 
 def inband_fault(error: Any, *, billed: bool) -> Fault:
-    """The fault of an error inside a 200 reply (`billed`: the reply carries its cost)."""
+    """The fault of an error inside a 200 reply (`billed`: the reply carries its cost).
+
+    A provider had begun, so this is one provider's word: what would be final over HTTP may be different elsewhere,
+    and uses up one of the row's attempts. Its 401, 402, 403 and 404 speak of its own account, not of ours.
+    """
     value = error if isinstance(error, dict) else {"message": str(error)}
-    text = describe(value)
-    typed = _typed(value)
-    if typed is None:
-        code = _integer(value.get("code"))
-        typed = _BY_STATUS.get(code if code is not None else 0)
-        if typed is None or code in (401, 402, 403, 404):
-            typed = (Blame.GATEWAY, "provider_error")
-        elif typed[0] is Blame.PERMANENT:  # one provider's opinion; another may differ
-            typed = (Blame.ROW, typed[1])
-    return Fault(typed[0], typed[1], text, maybe_billed=not billed, retry_after=retry_after({}, value))
+    code = _integer(value.get("code"))
+    typed = _typed(value) or (None if code in (401, 402, 403, 404) else _BY_STATUS.get(code or 0))
+    blame, reason = typed or (Blame.GATEWAY, "provider_error")
+    if blame is Blame.PERMANENT:
+        blame = Blame.ROW
+    return Fault(blame, reason, describe(value), maybe_billed=not billed, retry_after=retry_after({}, value))
+
+
+def tried(value: Any) -> tuple[tuple[str, int | None], ...]:
+    """(provider name, status) of the endpoints that were tried in vain for this reply, as far as it tells: from the
+    router's metadata, and from the error's own. Each provider once, with its last status."""
+    found: dict[str, int | None] = {}
+    whole = value if isinstance(value, dict) else {}
+    error = whole.get("error") if isinstance(whole.get("error"), dict) else {}
+    metadata = error.get("metadata") if isinstance(error.get("metadata"), dict) else {}
+    router = whole.get("openrouter_metadata") if isinstance(whole.get("openrouter_metadata"), dict) else {}
+    for entries in (router.get("attempts"), metadata.get("previous_errors")):
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict) and isinstance(entry.get("provider"), str):
+                status = _integer(entry.get("status", entry.get("code")))
+                if status != 200:
+                    found[entry["provider"]] = status
+    if isinstance(metadata.get("provider_name"), str):
+        found[metadata["provider_name"]] = _integer(error.get("code"))
+    return tuple(found.items())
+
+
+def _type_of(error: dict[str, Any]) -> str | None:
+    """The error's type, where this server puts it."""
+    metadata, availability = error.get("metadata"), error.get("availability")
+    names = [
+        metadata.get("error_type") if isinstance(metadata, dict) else None,
+        availability.get("code") if isinstance(availability, dict) else None,
+        error.get("type"), error.get("code"),
+    ]  # fmt: skip
+    known = (name for name in names if isinstance(name, str) and (name in _TYPES or name in _MONEY))
+    return next(known, None)
 
 
 def _typed(error: dict[str, Any]) -> tuple[Blame, str] | None:
-    metadata = error.get("metadata")
-    names = [metadata.get("error_type") if isinstance(metadata, dict) else None, error.get("type"), error.get("code")]
-    for name in names:
-        if isinstance(name, str) and name in _TYPES:
-            return _TYPES[name]
-    return None
+    return _TYPES.get(_type_of(error) or "")
 
 
 def _error_object(raw: bytes) -> tuple[dict[str, Any], str]:

@@ -1,4 +1,7 @@
-"""Classify a reply before it is stored: a usable answer, or a fault with its cost as far as it is known."""
+"""Classify a reply before it is stored: a usable answer, or a fault with its cost as far as it is known.
+
+What the target says is data, whatever it says: a refusal in words is an answer. What a host did to it is not.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-from eyrie.gateway.errors import Blame, Fault, http_fault, inband_fault
+from eyrie.gateway.errors import Blame, Fault, http_fault, inband_fault, tried
 from eyrie.gateway.providers import ProviderList
+from eyrie.gateway.quality import Quality, flaw
 from eyrie.vault.money import decimal
 from eyrie.vault.records import Usage
 
@@ -41,6 +45,19 @@ class Reply:
     generation_id: str | None = None
     cached_from: str | None = None  # the response cache gave what this generation was paid for
     status: int | None = None
+    byok: bool = False  # answered through the account's own provider key: `cost` is a fee, not the price
+    tried: tuple[tuple[str, int | None], ...] = ()  # endpoints that failed first: provider name, status
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a reply is held against."""
+
+    providers: ProviderList
+    kind: str  # openrouter | openai | embedded
+    paid: bool  # false books every cost as 0
+    thinking: bool | None = None  # the reasoning switch that was sent
+    quality: Quality | None = None  # None: whatever the server says counts
 
 
 def parse(raw: bytes) -> Any:
@@ -49,57 +66,82 @@ def parse(raw: bytes) -> Any:
 
 
 def classify(
-    status: int, headers: Mapping[str, str], raw: bytes, providers: ProviderList, *, paid: bool, kind: str
+    status: int, headers: Mapping[str, str], raw: bytes, expected: Expected, problem: str | None = None
 ) -> Reply:
-    """Judge one complete HTTP reply.
+    """Judge one HTTP reply.
 
-    `headers` with lower-case names. `paid` false books every cost as 0. The order of the checks follows what was
-    billed: an error in the body comes before `choices`, since it may stand beside partial content.
+    `headers` with lower-case names. `problem` names what the transport found wrong with the body (`stream.Body`).
+    The order of the checks follows what was billed: an error in the body comes before `choices`, since it may stand
+    beside partial content.
     """
     generation = headers.get("x-generation-id")
-    zero = None if paid else Decimal(0)
+    zero = None if expected.paid else Decimal(0)
     if status != 200:
         fault = http_fault(status, headers, raw)
         cost = zero if fault.maybe_billed else Decimal(0)
-        return Reply(raw, fault=fault, cost=cost, generation_id=generation, status=status)
-    try:
-        value = parse(raw)
-    except ValueError:  # includes bad UTF-8
-        what = "empty_body" if not raw.strip() else "html_body" if raw.lstrip()[:1] == b"<" else "cut_body"
+        return Reply(raw, fault=fault, cost=cost, generation_id=generation, status=status, tried=tried(_parsed(raw)))
+    value = _parsed(raw)
+    if not isinstance(value, dict):
+        what = problem or _no_object(value, raw)
         detail = " ".join(raw[:120].decode("utf-8", "replace").split())
         fault = Fault(Blame.GATEWAY, what, detail, maybe_billed=True)
         return Reply(raw, fault=fault, cost=zero, generation_id=generation, status=status)
-    if not isinstance(value, dict):
-        fault = Fault(Blame.GATEWAY, "not_an_object", maybe_billed=True)
-        return Reply(raw, fault=fault, cost=zero, generation_id=generation, status=status)
-    return _judge(value, headers, raw, providers, paid=paid, kind=kind)
+    return _judge(value, headers, raw, expected, problem)
+
+
+def _parsed(raw: bytes) -> Any:
+    """JSON of a body, None when it is none (bad UTF-8 included)."""
+    try:
+        return parse(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _no_object(value: Any, raw: bytes) -> str:
+    if value is not None:
+        return "not_an_object"
+    return "empty_body" if not raw.strip() else "html_body" if raw.lstrip()[:1] == b"<" else "cut_body"
 
 
 def _judge(
-    value: dict[str, Any], headers: Mapping[str, str], raw: bytes, providers: ProviderList, *, paid: bool, kind: str
+    value: dict[str, Any], headers: Mapping[str, str], raw: bytes, expected: Expected, problem: str | None
 ) -> Reply:
     usage = value.get("usage") if isinstance(value.get("usage"), dict) else {}
     choices = value.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    message = choice.get("message") if isinstance(choice.get("message"), dict) else {}
-    cost = decimal((usage or {}).get("cost")) if paid else Decimal(0)
+    message = message_of(choice)
+    cost = decimal((usage or {}).get("cost")) if expected.paid else Decimal(0)
     if cost is not None and cost < 0:
         cost = None
     finish = choice.get("finish_reason")
     cached = headers.get("x-openrouter-cache-status", "").upper() == "HIT"
     facts: dict[str, Any] = {
         "usage": _counted(read_usage(usage or {}), value, choice), "cost": cost,
-        "provider": _text(value.get("provider")),
-        "model": _text(value.get("model")), "finish_reason": _text(finish), "status": 200,
-        "generation_id": headers.get("x-generation-id") or _text(value.get("id")),
+        "provider": _provider(value), "model": _text(value.get("model")), "finish_reason": _text(finish),
+        "status": 200, "generation_id": headers.get("x-generation-id") or _text(value.get("id")),
         "cached_from": headers.get("x-openrouter-cache-source-id") if cached else None,
+        "byok": (usage or {}).get("is_byok") is True, "tried": tried(value),
     }  # fmt: skip
     fault = (
-        _error_fault(value, choice, cost)
+        _error_fault(value, choice, cost, problem)
         or _finish_fault(finish, choice, message, cost)
-        or _origin_fault(facts, providers, kind, cost)
+        or _origin_fault(facts, expected, cost)
+        or _quality_fault(message, facts["usage"], expected, cost)
     )
     return Reply(raw, None if fault else FINISHED[str(finish)], fault, **facts)
+
+
+def _provider(value: Mapping[str, Any]) -> str | None:
+    """Who answered: the reply's own word (in no schema, so it may be missing), else the router's metadata."""
+    if isinstance(value.get("provider"), str):
+        return value["provider"]
+    router = value.get("openrouter_metadata")
+    endpoints = router.get("endpoints") if isinstance(router, dict) else None
+    available = endpoints.get("available") if isinstance(endpoints, dict) else None
+    for entry in available if isinstance(available, list) else ():
+        if isinstance(entry, dict) and entry.get("selected") is True:
+            return _text(entry.get("provider"))
+    return None
 
 
 def _counted(usage: Usage, value: dict[str, Any], choice: dict[str, Any]) -> Usage:
@@ -108,10 +150,14 @@ def _counted(usage: Usage, value: dict[str, Any], choice: dict[str, Any]) -> Usa
     return replace(usage, completion_tokens=len(ids)) if ids and not usage.completion_tokens else usage
 
 
-def _error_fault(value: dict[str, Any], choice: dict[str, Any], cost: Decimal | None) -> Fault | None:
+def _error_fault(
+    value: dict[str, Any], choice: dict[str, Any], cost: Decimal | None, problem: str | None
+) -> Fault | None:
     error = value.get("error") or choice.get("error")
     if error:
         return inband_fault(error, billed=cost is not None)
+    if problem:
+        return Fault(Blame.GATEWAY, problem, maybe_billed=cost is None)
     if not choice:
         return Fault(Blame.GATEWAY, "no_choices", maybe_billed=cost is None)
     if choice.get("finish_reason") == "error":
@@ -129,22 +175,41 @@ def _finish_fault(finish: Any, choice: dict[str, Any], message: dict[str, Any], 
         return Fault(Blame.GATEWAY, "empty_cold_start", "no content and no finish_reason", unbilled)
     if finish not in FINISHED:
         return Fault(Blame.ROW, "finish_reason", f"finish_reason {finish!r}", unbilled)
-    if finish != "length" and not (text_of(message.get("content")).strip() or message.get("tool_calls")):
+    calls = message.get("tool_calls")
+    if finish == "tool_calls" and not calls:
+        return Fault(Blame.ROW, "tool_calls_missing", "finish_reason tool_calls without a tool call", unbilled)
+    if finish != "length" and not (text_of(message.get("content")).strip() or calls):
         return Fault(Blame.ROW, "empty", f"finish_reason {finish}, no content, no tool call", unbilled)
     if not has_substance(message):  # cut while thinking is data, cut before the first word is not
         return Fault(Blame.ROW, "empty", f"finish_reason {finish}, nothing said", unbilled)
     return None
 
 
-def _origin_fault(facts: Mapping[str, Any], providers: ProviderList, kind: str, cost: Decimal | None) -> Fault | None:
-    if kind == "openai":  # one server that names itself as it likes
+def _origin_fault(facts: Mapping[str, Any], expected: Expected, cost: Decimal | None) -> Fault | None:
+    if expected.kind == "openai":  # one server that names itself as it likes
         return None
-    provider, model = facts["provider"], facts["model"]
+    provider, model, providers = facts["provider"], facts["model"], expected.providers
     if provider is not None and provider not in providers.names:
         return Fault(Blame.ROW, "wrong_provider", f"answered by {provider}, which the policy excludes", cost is None)
     if model is not None and model not in providers.served_models:
         return Fault(Blame.ROW, "wrong_model", f"answered by model {model}, asked {providers.model}", cost is None)
     return None
+
+
+def _quality_fault(message: Mapping[str, Any], usage: Usage, expected: Expected, cost: Decimal | None) -> Fault | None:
+    """Whole answers that are no data. A host that ignores the reasoning switch answers as another model would."""
+    quality = expected.quality
+    if quality is None:
+        return None
+    found = None
+    if expected.kind == "openrouter" and expected.thinking is not None:
+        shown = bool(reasoning_of(message).strip())
+        if not expected.thinking and (shown or usage.reasoning_tokens):
+            found = ("reasoned", f"{usage.reasoning_tokens} reasoning tokens, although reasoning is switched off")
+        elif expected.thinking and not shown and quality.missing_reasoning:
+            found = ("reasoning_missing", f"no reasoning text, {usage.reasoning_tokens} reasoning tokens")
+    found = found or flaw(message, quality)
+    return Fault(Blame.ROW, *found, maybe_billed=cost is None, tries=quality.tries) if found else None
 
 
 def has_substance(message: Mapping[str, Any]) -> bool:
@@ -160,20 +225,37 @@ def text_of(content: Any) -> str:
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
-    """The reasoning text under either of its names."""
+    """The reasoning text under either of its names, else the texts in its details."""
     value = message.get("reasoning") or message.get("reasoning_content")
-    return value if isinstance(value, str) else ""
+    if isinstance(value, str) and value:
+        return value
+    details = message.get("reasoning_details")
+    texts = [detail.get("text") for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def message_of(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The assistant message of a choice; the text of a plain completion is its content."""
+    if isinstance(choice.get("text"), str) and not choice.get("message"):
+        return {"role": "assistant", "content": choice["text"]}
+    return choice["message"] if isinstance(choice.get("message"), dict) else {}
 
 
 def assistant_message(reply: Any) -> dict[str, Any]:
     """The assistant turn of a usable reply for the conversation's history: content, reasoning and tool calls verbatim.
 
-    Content that is null stays null only beside a tool call, else it is "".
+    Content that is null stays null only beside a tool call, else it is ""; content in parts becomes their text. A
+    target that thinks must find its thinking in the history of its tool calls, so reasoning that came as details
+    alone is also given as text.
     """
-    message = reply["choices"][0]["message"]
+    message = message_of(reply["choices"][0])
     kept = {key: message[key] for key in KEPT if message.get(key) is not None}
+    if not isinstance(kept.get("content", ""), str):
+        kept["content"] = text_of(kept["content"])
     if "content" not in kept:
         kept["content"] = None if kept.get("tool_calls") else ""
+    if not (kept.get("reasoning") or kept.get("reasoning_content")) and (thought := reasoning_of(message)):
+        kept["reasoning"] = thought
     return {"role": "assistant", **kept}
 
 

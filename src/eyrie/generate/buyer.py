@@ -13,11 +13,12 @@ import trio
 from eyrie.errors import ExitCode
 from eyrie.gateway.clients import Clients
 from eyrie.gateway.errors import Blame, Fault
+from eyrie.gateway.exchange import Patience, exchange
 from eyrie.gateway.generation import Generation, read_generation
 from eyrie.gateway.key import ApiKey
 from eyrie.gateway.providers import ProviderList
-from eyrie.gateway.reply import Reply, classify, parse
-from eyrie.gateway.request import Request
+from eyrie.gateway.reply import Expected, Reply, parse
+from eyrie.gateway.request import Request, headers
 from eyrie.generate.gate import Gate
 from eyrie.generate.settings import Settings
 from eyrie.generate.stop import Stopped, StopSign
@@ -56,6 +57,7 @@ class Buyer:
     tally: Tally = field(default_factory=Tally)
     _claims: dict[tuple[str, int], trio.Event] = field(default_factory=dict)
     _last_good: float = field(default_factory=trio.current_time)
+    _under_way: dict[int, float] = field(default_factory=dict)  # journal entry -> when it was sent, the oldest first
     _random: random.Random = field(default_factory=random.Random)
 
     @property
@@ -83,7 +85,7 @@ class Buyer:
         )
         failures = 0
         while True:
-            admission, reply = await self._attempt(wanted, order)
+            admission, reply = await self._attempt(wanted, order, request.path)
             if admission.decision is Decision.STORED and admission.answer is not None:
                 self.tally.shared += admission.answer.shared
                 return admission.answer
@@ -110,41 +112,46 @@ class Buyer:
             f"the budget is reached ({budget}; the next request may cost {dollars(admission.needed)} more than is left)"
         )
 
-    async def _attempt(self, wanted: Wanted, order: tuple[int, ...]) -> tuple[Admission, Reply | None]:
+    async def _attempt(self, wanted: Wanted, order: tuple[int, ...], path: str) -> tuple[Admission, Reply | None]:
         """One turn through the gate; a reply only when the vault let the request go out."""
         slot = await self.gate.acquire(order)
         try:
             admission = await self.vault.admit(self.job, wanted, self.settings.limits)
             if admission.decision is not Decision.SEND:
                 return admission, None
-            reply = await self._send(slot, admission)
+            reply = await self._send(slot, admission, path)
             self._heed(reply)
         finally:
             self.gate.release(slot)
         return admission, reply
 
-    async def _send(self, slot: int, admission: Admission) -> Reply:
-        url, generation = f"{self.clients.url}/chat/completions", None
+    async def _send(self, slot: int, admission: Admission, path: str) -> Reply:
+        async def note(generation: str) -> None:
+            if self.paid:
+                await self.vault.commit(lambda c: ledger.note(c, admission.entry, generation))
+
+        settings, began = self.settings, trio.current_time()
+        renew = admission.faults > 0 and not admission.lost  # the last reply to these bytes was bad
+        self._under_way[admission.entry] = began
         try:
-            async with self.clients.of(slot).stream("POST", url, content=admission.body) as response:
-                headers = {name.lower(): value for name, value in response.headers.items()}
-                generation = headers.get("x-generation-id")
-                if generation and self.paid:  # known before the body: what a crash from here on costs can be asked
-                    await self.vault.commit(lambda c: ledger.note(c, admission.entry, generation))
-                raw = await response.aread()
-            raw = self.key.redact_bytes(raw)
-            return classify(
-                response.status_code, headers, raw, self.providers, paid=self.paid, kind=self.settings.gateway
-            )
-        except httpx.HTTPError as error:
-            never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
-            fault = Fault(Blame.GATEWAY, type(error).__name__, str(error), maybe_billed=not never_sent)
-            cost = Decimal(0) if never_sent or not self.paid else None
-            return Reply(b"", fault=fault, cost=cost, generation_id=generation)
+            return await exchange(
+                self.clients.of(slot), f"{self.clients.url}/{path}", admission.body,
+                headers(settings.gateway, renew=renew),
+                Expected(self.providers, settings.gateway, self.paid, settings.thinking, settings.quality),
+                Patience(settings.timeout_s, settings.deadline_s), note=note, redact=self.key.redact_bytes,
+            )  # fmt: skip
+        finally:
+            del self._under_way[admission.entry]
 
     def _heed(self, reply: Reply) -> None:
         """Let the limiter or the run know, before the slot goes to somebody else."""
         now = trio.current_time()
+        if reply.byok and not self.settings.allow_byok:
+            self.stop.call(
+                ExitCode.USAGE,
+                f"{reply.provider} answered through the account's own provider key, whose bill is not in the reply; "
+                "remove that key from the account, or set gateway.allow_byok=true",
+            )
         if reply.fault is None or reply.fault.blame in (Blame.ROW, Blame.PERMANENT):
             self._last_good = now
             self.gate.limiter.success(self.gate.busy + 1)
@@ -219,14 +226,17 @@ class Buyer:
             )  # fmt: skip
         if fault.blame is Blame.RUN:
             raise Stopped
-        last = admission.faults + 1 >= self.settings.max_attempts
+        last = admission.faults + 1 >= min(self.settings.max_attempts, fault.tries or self.settings.max_attempts)
         if fault.blame is Blame.PERMANENT or (fault.blame is Blame.ROW and last):
-            rejected = Answer("", fault.reason, None, Usage(), reply.finish_reason, provider, reply.model)
+            said = reply.raw if reply.status == 200 else None  # it was paid for: somebody may want to see it
+            rejected = Answer("", fault.reason, said, Usage(), reply.finish_reason, provider, reply.model)
             self.tally.rejected += 1
             stored: Answer = await self.vault.commit(lambda c: ledger.reject(c, entry, rejected))
             return stored
-        silent = trio.current_time() - self._last_good
-        if silent > self.settings.patience_s:
+        now = trio.current_time()
+        silent, oldest = now - self._last_good, next(iter(self._under_way.values()), now)
+        # A request that has been under way for long may well be answered: a long answer is no dead gateway.
+        if silent > self.settings.patience_s and now - oldest < self.settings.patience_s / 2:
             self.stop.call(ExitCode.INCOMPLETE, f"no usable reply for {silent:.0f} s (last: {detail})")
         return None
 

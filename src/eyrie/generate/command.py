@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import trio
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     key = read_key(settings.gateway, settings.api_key_file)  # before anything is written
     providers = _providers(args.providers, settings)
     model = settings.identity_model(_target_fingerprint(args, settings))
-    builder = RequestBuilder(settings.gateway, model, settings.sampling, settings.thinking, providers)
+    builder = RequestBuilder(settings.gateway, model, settings.sampling, settings.thinking, providers, settings.stream)
     total = sum(1 for _ in read_units(args.prompts, settings.repetitions))
     with Vault(args.vault) as vault:
         output = Output(vault, settings, builder, args.prompts)
@@ -79,7 +80,7 @@ def _providers(path: Path, settings: Settings) -> ProviderList:
             "max_tokens or generate.max_tokens",
             code=ExitCode.POLICY_EMPTY,
         )
-    providers = able
+    providers = _heeding(path, able, settings)
     if settings.limits.run > 0:
         return providers
     free = providers.free_only()
@@ -90,6 +91,23 @@ def _providers(path: Path, settings: Settings) -> ProviderList:
             code=ExitCode.BUDGET_REACHED,
         )
     return free
+
+
+def _heeding(path: Path, providers: ProviderList, settings: Settings) -> ProviderList:
+    """Only the endpoints that sample as asked; the others are named, since they would ignore it without a word."""
+    reasons = {e.tag: settings.sampling.unheeded_by(e, providers.policy) for e in providers.accepted}
+    against = "; ".join(f"{tag} {why}" for tag, why in sorted(reasons.items()) if why)
+    if not against:
+        return providers
+    kept = tuple(e for e in providers.accepted if not reasons[e.tag])
+    if not kept:
+        raise EyrieError(
+            f"{path}: no accepted endpoint samples as generate asks ({against}); set generate.temperature and "
+            "generate.top_p to null or to what they take",
+            code=ExitCode.POLICY_EMPTY,
+        )
+    print(f"{settings.dataset}: left out, since they would not sample as asked: {against}", file=sys.stderr)
+    return replace(providers, accepted=kept)
 
 
 def _target_fingerprint(args: argparse.Namespace, settings: Settings) -> str | None:

@@ -105,11 +105,11 @@ class Output:
         return Identity(self.builder.identity_model, self.settings.dataset, unit.row["id"], turn, unit.repetition)
 
     def _replay(self, unit: Unit, counts: Counts) -> dict[str, Any] | None:
-        talk = Conversation.start(unit.row, self.settings.user_turns)
+        talk = Conversation.start(unit.row, self.settings.user_turns, self.settings.max_pieces)
         answers: list[dict[str, Any]] = []
         while talk.ended is None:
             answer = self.vault.answer(self.identity(unit, talk.turn))
-            request = self.builder.build(talk.messages, talk.tools, unit.repetition)
+            request = talk.request(self.builder, unit.repetition)
             changed = answer is not None and answer.fingerprint != request.fingerprint
             if answer is None or (changed and (self.settings.rebuy or not answer.is_data)):
                 counts.open += 1
@@ -119,7 +119,10 @@ class Output:
             take(talk, answer, drop_cut=self.settings.drop_cut)
             if talk.turn > before:
                 counts.add(answer, changed)
-                answers.append(self._answer(answer, before, talk.answered_at[-1], changed))
+                entry = self._answer(answer, before, talk.answered_at[-1], changed)
+                if len(answers) == len(talk.answered_at):
+                    entry = joined(answers.pop(), entry)
+                answers.append(entry)
         if not answers:
             if talk.ended != "open":
                 counts.rejected[str(talk.ended)] += 1
@@ -166,6 +169,7 @@ class Output:
             "dataset": self.settings.dataset,
             "gateway": self.settings.gateway,
             "model": self.builder.providers.model,
+            "sampling": {**self.settings.sampling.fields(0), "thinking": self.settings.thinking},
             "complete": not why,
             "why_incomplete": why or None,
             "rows": {"prompts": counts.prompts, "answered": counts.answered, "open": counts.open,
@@ -181,3 +185,15 @@ class Output:
                         "wasted": plain(books["wasted"])},
             "providers": {name: dict(sorted(c.items())) for name, c in sorted(counts.providers.items())},
         }  # fmt: skip
+
+
+def joined(first: dict[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
+    """One answer that took several requests: tokens and money added, the prompt of the first, the end of the last."""
+    usage = dict(first["usage"])
+    for name in ("completion_tokens", "reasoning_tokens"):
+        usage[name] += rest["usage"][name]
+    return {
+        **first, "usage": usage, "finish_reason": rest["finish_reason"], "pieces": first.get("pieces", 1) + 1,
+        "cost_microusd": first["cost_microusd"] + rest["cost_microusd"], "changed": first["changed"] or rest["changed"],
+        "token_ids": first["token_ids"] + rest["token_ids"],
+    }  # fmt: skip

@@ -44,6 +44,8 @@ def _problem(row: Any, last: int) -> str:
     messages = row.get("messages")
     if not isinstance(messages, list) or not messages or messages[-1].get("role") != "user":
         return "does not end with a user message"
+    if any(message.get("role") == "system" for message in messages[1:]):
+        return "has a system message that is not the first, which several hosts refuse"
     for turn in row.get("turns") or ():
         if not isinstance(turn, dict) or turn.get("role") not in ("user", "tool"):
             return "has a turn that is neither a user message nor a tool result"

@@ -27,9 +27,6 @@ from eyrie.vault.records import DATA
 HEARTBEAT_S = 1.0
 JUDGED_ROWS = 50  # rows before the share of rejects is looked at
 SETTLERS = 16  # lost requests asked after at once
-PAID_HEADERS = {  # a lost reply is returned free by the cache; the metadata proves which endpoints were tried
-    "X-OpenRouter-Cache": "true", "X-OpenRouter-Cache-TTL": "86400", "X-OpenRouter-Metadata": "enabled",
-}  # fmt: skip
 
 
 @dataclass
@@ -58,10 +55,9 @@ class Run:
         self.gate = Gate(Limiter(settings.in_flight, start), self.stop)
         self.window = TokenWindow(settings.token_budget, settings.sampling.max_tokens)
         self.index = self.vault.index(self.output.builder.identity_model, settings.dataset)
-        headers = PAID_HEADERS if settings.gateway == "openrouter" else {}
         try:
             async with (
-                Clients(self.url, self.key, settings.slots_per_client, settings.timeout_s, headers) as clients,
+                Clients(self.url, self.key, settings.slots_per_client, settings.timeout_s) as clients,
                 trio.open_nursery() as everything,
             ):
                 self.buyer = Buyer(
@@ -106,15 +102,15 @@ class Run:
         held = self.index.get((unit.row["id"], 0, unit.repetition))
         if held is None or held[0] not in DATA or unit.row.get("turns") or self.settings.rebuy:
             return False
-        return not (self.settings.drop_cut and held[0] == "length")
+        return held[0] != "length" or not (self.settings.drop_cut or self.settings.max_pieces > 1)
 
     async def _converse(self, unit: Unit, number: int, task_status: trio.TaskStatus[None]) -> None:
-        talk = Conversation.start(unit.row, self.settings.user_turns)
+        talk = Conversation.start(unit.row, self.settings.user_turns, self.settings.max_pieces)
         tokens, started = 0, False
         try:
             while talk.ended is None:
                 identity = self.output.identity(unit, talk.turn)
-                request = self.output.builder.build(talk.messages, talk.tools, unit.repetition)
+                request = talk.request(self.output.builder, unit.repetition)
                 key = (unit.row["id"], talk.turn, unit.repetition)
                 answer = self.vault.answer(identity) if key in self.index else None
                 same = answer is not None and answer.fingerprint == request.fingerprint

@@ -7,7 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 from eyrie.errors import InputError
-from eyrie.gateway.request import Sampling
+from eyrie.gateway.quality import Quality
+from eyrie.gateway.request import Sampling, streams
 from eyrie.vault.money import microdollars
 from eyrie.vault.records import Limits
 
@@ -27,6 +28,7 @@ class Settings:
     user_turns: int
     token_budget: int | None  # output tokens
     drop_cut: bool  # answers cut at max_tokens are no data
+    max_pieces: int  # requests that one answer may take; 1 = a cut answer stays cut
     rebuy: bool
     # from the runtime
     run: str
@@ -40,8 +42,12 @@ class Settings:
     max_attempts: int
     max_reject_share: float
     timeout_s: float
+    deadline_s: float
     patience_s: float
     partial: bool
+    stream: bool
+    allow_byok: bool
+    quality: Quality | None  # None: whatever the server says is data
 
     @classmethod
     def read(cls, cut: dict[str, Any], runtime: dict[str, Any]) -> Settings:
@@ -50,18 +56,22 @@ class Settings:
             g, d, target, gateway = cut["generate"], cut["dataset"], cut["target"], runtime["gateway"]
             if cut["gateway"]["kind"] != gateway["kind"]:
                 raise InputError(f"--slice is for gateway {cut['gateway']['kind']}, --runtime for {gateway['kind']}")
-            account = gateway["account_budget_usd"]
+            account, kind = gateway["account_budget_usd"], gateway["kind"]
+            max_tokens = d["max_tokens"] or g["max_tokens"]
             return cls(
                 d["name"], gateway["kind"], target["name"], target["openrouter_model"], target["thinking"],
-                Sampling(d["max_tokens"] or g["max_tokens"], g["temperature"], g["top_p"], g["seed"]),
+                Sampling(max_tokens, g["temperature"], g["top_p"], g["seed"]),
                 g["repetitions"], d["turns"],
                 g["tokens_per_dataset"] if d["tokens"] is None else d["tokens"],
-                g["on_length"] == "drop", g["on_changed_request"] == "rebuy",
+                g["on_length"] == "drop", g["max_pieces"] if g["on_length"] == "continue" else 1,
+                g["on_changed_request"] == "rebuy",
                 runtime["run"], gateway["account"], gateway["base_url"], gateway["api_key_file"], gateway["width"],
                 runtime["in_flight"], runtime["slots_per_client"],
                 Limits(_micro(runtime["budget_usd"]), None if account is None else _micro(account)),
-                runtime["max_attempts"], runtime["max_reject_share"], runtime["timeout_s"], runtime["patience_s"],
-                runtime["on_exhausted"] == "build_partial",
+                runtime["max_attempts"], runtime["max_reject_share"], runtime["timeout_s"], runtime["deadline_s"],
+                runtime["patience_s"], runtime["on_exhausted"] == "build_partial",
+                streams(gateway["stream"], kind, max_tokens), gateway["allow_byok"],
+                _quality(kind, runtime["quality"]),
             )  # fmt: skip
         except KeyError as error:
             raise InputError(f"--slice or --runtime lacks the key {error}; print them with `eyrie config`") from None
@@ -72,6 +82,14 @@ class Settings:
         if self.gateway == "openrouter":
             return str(self.openrouter_model)
         return f"{self.target}@{target_fingerprint}" if self.gateway == "embedded" else self.target
+
+
+def _quality(kind: str, given: dict[str, Any]) -> Quality | None:
+    """A small model on this machine loops, and its drafter must foresee that. A server without parsers leaves control
+    marks in the text, where they are tokens that were generated; OpenRouter's hosts must not."""
+    if kind == "embedded":
+        return None
+    return Quality(**{**given, "markers": given["markers"] and kind == "openrouter"})
 
 
 def _micro(usd: float) -> int:

@@ -13,9 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+import trio
 
 from eyrie.errors import EyrieError, InputError
 from eyrie.gateway.embedded import serve
+from eyrie.gateway.reply import assistant_message, token_ids
+from eyrie.gateway.stream import read_body
 
 MODEL = "embedded/tiny-llama"
 
@@ -140,6 +143,23 @@ def test_stream_joins_to_the_whole_reply(client, more):
     assert [c["finish_reason"] for c in choices[:-1]] == [None] * (len(choices) - 1)
     assert choices[-1]["finish_reason"] == whole["choices"][0]["finish_reason"]
     assert chunks[-1]["choices"] == [] and chunks[-1]["usage"] == whole["usage"]
+
+
+def test_what_the_client_assembles_from_a_stream_is_the_whole_reply(client):
+    request = body("tell me", max_tokens=40, seed=3)
+    whole = client.post("/chat/completions", json=request).json()
+
+    async def read():
+        async with httpx.AsyncClient(base_url=client.base_url, timeout=60, trust_env=False) as streaming:
+            async with streaming.stream("POST", "/chat/completions", json={**request, "stream": True}) as response:
+                return await read_body(response)
+
+    assembled = trio.run(read)
+    streamed = json.loads(assembled.raw)
+    assert assembled.problem is None
+    assert assistant_message(streamed) == assistant_message(whole) and token_ids(streamed) == token_ids(whole)
+    for key in ("model", "provider", "usage"):
+        assert streamed[key] == whole[key]
 
 
 def test_generation_can_be_looked_up(client):
