@@ -1,6 +1,20 @@
 """The durable store of every answer and every cent: one SQLite file shared by all generate jobs and runs."""
 
-from eyrie.vault.records import Admission, Answer, Decision, Identity, Limits, Usage, Wanted
+from eyrie.vault.reader import Reader
+from eyrie.vault.records import Admission, Answer, Decision, Identity, Limits, Usage, Wanted, Word
+from eyrie.vault.reservation import Reserve
 from eyrie.vault.vault import Vault
 
-__all__ = ["Admission", "Answer", "Decision", "Identity", "Limits", "Usage", "Vault", "Wanted"]
+__all__ = [
+    "Admission",
+    "Answer",
+    "Decision",
+    "Identity",
+    "Limits",
+    "Reader",
+    "Reserve",
+    "Usage",
+    "Vault",
+    "Wanted",
+    "Word",
+]
