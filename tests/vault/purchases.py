@@ -18,8 +18,8 @@ def wanted(row: str = "a", fingerprint: str | None = None, reserve: int = 100, *
     return Wanted(identity(row), fingerprint or f"f-{row}", b'{"q":1}', reserve, **more)
 
 
-def answer(text: bytes = b"{}") -> Answer:
-    return Answer("", "ok", text, Usage(3, 5), "stop", "Alpha", "m", "gen-1")
+def answer(text: bytes = b"{}", generation: str = "gen-1") -> Answer:
+    return Answer("", "ok", text, Usage(3, 5), "stop", "Alpha", "m", generation)
 
 
 def admit(vault: Vault, job: int, want: Wanted, limits: Limits = RICH) -> Any:
@@ -28,4 +28,9 @@ def admit(vault: Vault, job: int, want: Wanted, limits: Limits = RICH) -> Any:
 
 def buy(vault: Vault, job: int, want: Wanted, cost: str = "0.00005") -> Answer:
     entry = admit(vault, job, want).entry
-    return vault.write(lambda c: ledger.finish(c, entry, answer(), Decimal(cost)))
+    return vault.write(lambda c: ledger.finish(c, entry, answer(generation=f"gen-{entry}"), Decimal(cost)))
+
+
+def hurry(vault: Vault) -> None:
+    """Give up durability for a test that makes many commits and is not about them."""
+    vault._writer._connection.execute("PRAGMA synchronous = OFF")

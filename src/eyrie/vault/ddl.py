@@ -72,7 +72,7 @@ _BOOKS = """
 CREATE INDEX journal_dataset ON journal (model, dataset);
 CREATE INDEX answers_words ON answers (  -- all that is asked about answers without reading replies
     model, dataset, row, turn, repetition, verdict, completion_tokens, prompt_tokens, reasoning_tokens, provider, cost,
-    shared_from
+    shared_from, superseded
 ) WHERE superseded = 0;
 
 CREATE TABLE readings (             -- the gateway's own figure of what the account's key has used
