@@ -37,6 +37,11 @@ class OnChanged(Enum):
     rebuy = "rebuy"
 
 
+class Reserve(Enum):
+    worst = "worst"  # every byte of the prompt a token, an answer of max_tokens: the budget is never passed
+    quantile = "quantile"  # what 95 % of the dataset's answers cost less than; worst cases until 200 are seen
+
+
 class OnExhausted(Enum):
     stop = "stop"
     build_partial = "build_partial"
@@ -82,6 +87,7 @@ class Gateway:
     api_key_file: str | None = None  # else the environment variable OPENROUTER_API_KEY
     account: str = "default"  # name under which the vault books what this key spends
     account_budget_usd: float | None = None  # of all runs on this account together; null = each run's own only
+    usage_lag_s: float = 900.0  # after so long the key's usage surely holds what a lost request cost
     width: int = 32  # embedded: answers decoded together
     policy: Policy = field(default_factory=Policy)
 
@@ -99,6 +105,7 @@ class Dataset:
     rows: int = MISSING  # prompts taken, in the seeded order; fixes the number of shards
     tokens: int | None = None  # output-token budget; null = generate.tokens_per_dataset
     max_tokens: int | None = None  # per answer; null = generate.max_tokens
+    budget_usd: float | None = None  # of this dataset in one run; null = the run's only
     max_prompt_chars: int = 8000  # longer prompts are dropped
     turns: int = 1  # user turns answered per conversation
 
@@ -126,6 +133,7 @@ class Generate:
     in_flight: int = 64  # requests under way at once, all datasets together
     slots_per_client: int = 32  # requests per httpx client (its pool is quadratic)
     budget_usd: float = 0.0  # of this run; 0 = only free endpoints
+    reserve: Reserve = Reserve.worst  # what a request holds of the budgets while it is under way
     max_attempts: int = 5  # per answer, counting only faults of the row itself
     timeout_s: float = 600.0  # longest silence on one request
     patience_s: float = 600.0  # a gateway that gives nothing usable for so long ends the job
@@ -237,7 +245,7 @@ class Config:
 
 # Keys of `generate` that decide how answers are bought, not which: they stand in no slice.
 MONEY_AND_CONCURRENCY = (
-    "in_flight", "slots_per_client", "budget_usd", "max_attempts", "timeout_s", "patience_s",
+    "in_flight", "slots_per_client", "budget_usd", "reserve", "max_attempts", "timeout_s", "patience_s",
     "max_reject_share", "on_exhausted",
 )  # fmt: skip
 

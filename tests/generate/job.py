@@ -35,10 +35,12 @@ class Job:
             "target": {"name": "target", "openrouter_model": "maker/target", "thinking": None},
         }  # fmt: skip
         self.runtime: dict[str, Any] = {
-            "run": "test", "budget_usd": 5.0, "in_flight": 16, "slots_per_client": 4, "max_attempts": 3,
+            "run": "test", "budget_usd": 5.0, "reserve": "worst", "dataset_budgets_usd": {}, "in_flight": 16,
+            "slots_per_client": 4, "max_attempts": 3,
             "max_reject_share": 0.9, "timeout_s": 10.0, "patience_s": 10.0, "on_exhausted": "stop",
             "gateway": {"kind": kind, "base_url": double.url if double else None, "api_key_file": str(key_file),
-                        "account": "default", "account_budget_usd": None, "width": 4, "policy": policy},
+                        "account": "default", "account_budget_usd": None, "usage_lag_s": 0.0, "width": 4,
+                        "policy": policy},
         }  # fmt: skip
         self.rows = [prompt(i) for i in range(rows)]
         self.vault = folder / "vault"

@@ -2,7 +2,6 @@
 
 from eyrie.vault.reader import Reader
 from eyrie.vault.records import Admission, Answer, Decision, Identity, Limits, Usage, Wanted, Word
-from eyrie.vault.reservation import Reserve
 from eyrie.vault.vault import Vault
 
 __all__ = [
@@ -12,7 +11,6 @@ __all__ = [
     "Identity",
     "Limits",
     "Reader",
-    "Reserve",
     "Usage",
     "Vault",
     "Wanted",

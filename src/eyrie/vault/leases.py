@@ -36,8 +36,9 @@ def fair_shares(wants: Sequence[int], total: int) -> list[int]:
 
 
 def register(connection: sqlite3.Connection, run: str, account: str, dataset: str, me: Process) -> int:
-    """Enter this process as a job without slots; returns the job's number."""
+    """Bury dead jobs, then enter this process as a job without slots; returns the job's number."""
     now = Beat.now()
+    bury(connection, me, now)
     cursor = connection.execute(
         "INSERT INTO jobs (run, account, dataset, machine, boot, pid, started, heartbeat, beat, wanted, slots) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0)",

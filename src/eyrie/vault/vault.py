@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import trio
 
 from eyrie.vault import admission, leases
 from eyrie.vault.opening import FILE_NAME, connect, free_bytes
-from eyrie.vault.process import Beat, Process
+from eyrie.vault.process import Process
 from eyrie.vault.reader import Reader
 from eyrie.vault.records import Admission, Limits, Wanted
 from eyrie.vault.writer import Operation, Writer
@@ -52,12 +51,7 @@ class Vault(Reader):
 
     def register(self, run: str, account: str, dataset: str) -> int:
         """Enter this process as a job, after burying the dead ones. Returns the job's number."""
-
-        def enter(connection: sqlite3.Connection) -> int:
-            leases.bury(connection, self.process, Beat.now())
-            return leases.register(connection, run, account, dataset, self.process)
-
-        return self.write(enter)
+        return self.write(lambda c: leases.register(c, run, account, dataset, self.process))
 
     async def renew(self, job: int, *, wanted: int, busy: int, in_flight: int) -> int:
         """Heartbeat; returns the slots that `job` may use now (`leases.renew`)."""
