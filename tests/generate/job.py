@@ -39,7 +39,7 @@ class Job:
             "slots_per_client": 4, "max_attempts": 3,
             "max_reject_share": 0.9, "timeout_s": 10.0, "patience_s": 10.0, "on_exhausted": "stop",
             "gateway": {"kind": kind, "base_url": double.url if double else None, "api_key_file": str(key_file),
-                        "account": "default", "account_budget_usd": None, "usage_lag_s": 0.0, "width": 4,
+                        "account": "default", "account_budget_usd": None, "usage_lag_s": 900.0, "width": 4,
                         "policy": policy},
         }  # fmt: skip
         self.rows = [prompt(i) for i in range(rows)]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from eyrie.errors import InputError
 from eyrie.files import lines_zst
@@ -17,43 +15,46 @@ from eyrie.files import lines_zst
 _HEAD = re.compile(rb'\{"id":"([^"\\]+)","index":(\d+),"messages":\[')
 
 
-@dataclass
 class Row:
     """One line of the prompts file. `id` and `index` are known at once, `content` is parsed and checked when asked
     for. Raises InputError naming file and row when it is no prompt row."""
 
-    where: str
-    line: bytes = field(repr=False)
-    id: str = ""
-    index: int = -1
+    __slots__ = ("_content", "_path", "id", "index", "line", "number")
 
-    def __post_init__(self) -> None:
-        if head := _HEAD.match(self.line):
+    def __init__(self, path: str | Path, number: int, line: bytes) -> None:
+        self._path, self.number, self.line = path, number, line
+        self._content: dict[str, Any] | None = None
+        if head := _HEAD.match(line):
             self.id, self.index = head[1].decode(), int(head[2])
         else:
             self.id, self.index = self.content["id"], self.content["index"]
 
+    def wrong(self, problem: str) -> InputError:
+        return InputError(f"{self._path}: row {self.number} {problem}; rebuild it with `snakemake prompts`")
+
     @property
     def has_turns(self) -> bool:
-        """Whether more turns than the first may follow. Inside a string the quotes would be escaped."""
-        return b'"turns":[{' in self.line
+        """Whether more turns than the first may follow: the last key of a row; inside a string its quotes would be
+        escaped."""
+        return self.line.endswith(b"}]}") and b'"turns":[{' in self.line
 
-    @cached_property
+    @property
     def content(self) -> dict[str, Any]:
-        try:
-            value = json.loads(self.line)
-        except ValueError as error:
-            raise InputError(f"{self.where} is not JSON ({error}); rebuild the file with `snakemake prompts`") from None
-        if problem := _problem(value):
-            raise InputError(f"{self.where} {problem}; rebuild the file with `snakemake prompts`")
-        return value
+        if self._content is None:
+            try:
+                value = json.loads(self.line)
+            except ValueError as error:
+                raise self.wrong(f"is not JSON ({error})") from None
+            if problem := _problem(value):
+                raise self.wrong(problem)
+            self._content = value
+        return self._content
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """One conversation to be had."""
 
-    source: Row = field(repr=False)
+    source: Row
     repetition: int
 
     @property
@@ -67,18 +68,20 @@ class Unit:
         return self.source.id if self.repetition == 0 else f"{self.source.id}#r{self.repetition}"
 
 
-def read_units(path: str | Path, repetitions: int) -> Iterator[Unit]:
-    """The units of a prompts file. Raises InputError naming file and row when one is not a prompt row."""
+def read_rows(path: str | Path) -> Iterator[Row]:
+    """The rows of a prompts file. Raises InputError naming file and row when one is not a prompt row."""
     last = -1
     for number, line in enumerate(lines_zst(path), 1):
-        row = Row(f"{path}: row {number}", line)
+        row = Row(path, number, line)
         if row.index <= last:
-            raise InputError(
-                f"{row.where} has index {row.index} after {last}; rebuild the file with `snakemake prompts`"
-            )
+            raise row.wrong(f"has index {row.index} after {last}")
         last = row.index
-        for repetition in range(repetitions):
-            yield Unit(row, repetition)
+        yield row
+
+
+def read_units(path: str | Path, repetitions: int) -> Iterator[Unit]:
+    """The units of a prompts file: its rows, each as often as answers to it are bought."""
+    return (Unit(row, repetition) for row in read_rows(path) for repetition in range(repetitions))
 
 
 def _problem(row: Any) -> str:

@@ -4,19 +4,18 @@ without parsing the prompts before it and without reading their replies."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from eyrie.generate.output import Counts, Output
-from eyrie.generate.rows import Unit, read_units
+from eyrie.generate.rows import Row, Unit, read_rows
 from eyrie.vault import Word
 from eyrie.vault.records import DATA
 
-BATCH = 512  # units of one question to the vault
+BATCH = 512  # rows of one question to the vault
 
 
-@dataclass(frozen=True)
-class Stocked:
+class Stocked(NamedTuple):
     """A unit, and its output tokens when the vault surely holds all of it."""
 
     unit: Unit
@@ -60,21 +59,25 @@ class Stock:
         return True
 
     def _look_up(self) -> Iterator[Stocked]:
-        output = self._output
-        units = read_units(output.prompts, output.settings.repetitions)
-        while batch := list(islice(units, BATCH)):
-            ids = dict.fromkeys(unit.source.id for unit in batch)
-            words = output.vault.words(output.builder.identity_model, output.settings.dataset, list(ids))
-            for unit in batch:
-                word = words.get((unit.source.id, 0, unit.repetition))
-                held = word is not None and is_whole(output, unit, word)
-                yield Stocked(unit, word.completion_tokens if word is not None and held else None, word is not None)
+        output, repetitions = self._output, range(self._output.settings.repetitions)
+        rows = read_rows(output.prompts)
+        while batch := list(islice(rows, BATCH)):
+            ids = [row.id for row in batch]
+            words = output.vault.words(output.builder.identity_model, output.settings.dataset, ids)
+            for row in batch:
+                for repetition in repetitions:
+                    word = words.get((row.id, 0, repetition))
+                    if word is None:
+                        yield Stocked(Unit(row, repetition), None, False)
+                    else:
+                        whole = is_whole(output, row, word)
+                        yield Stocked(Unit(row, repetition), word.completion_tokens if whole else None, True)
 
 
-def is_whole(output: Output, unit: Unit, word: Word) -> bool:
-    """Whether the vault surely holds all of this unit, told without reading any reply."""
+def is_whole(output: Output, row: Row, word: Word) -> bool:
+    """Whether the vault surely holds all of this conversation, told without reading any reply."""
     settings = output.settings
-    if word.verdict not in DATA or unit.source.has_turns or settings.rebuy:
+    if word.verdict not in DATA or row.has_turns or settings.rebuy:
         return False
     return not (settings.drop_cut and word.verdict == "length")
 

@@ -16,6 +16,7 @@ from decimal import Decimal
 import zstandard
 
 from eyrie.errors import InputError
+from eyrie.vault import reconciliation
 from eyrie.vault.money import microdollars
 from eyrie.vault.records import Answer, Identity, Usage
 
@@ -142,11 +143,12 @@ def recover(
     identity = (row["model"], row["dataset"], row["row"], row["turn"], row["repetition"])
     lost = connection.execute(
         f"SELECT id FROM journal WHERE {BY_IDENTITY} AND state IN ('unknown', 'failed') AND id <> ? AND "
-        "(generation_id = ? OR (generation_id IS NULL AND state = 'unknown')) AND fingerprint = ? "
+        "(generation_id = ? OR (generation_id IS NULL AND (state = 'unknown' OR error LIKE ?))) AND fingerprint = ? "
         "ORDER BY generation_id IS NULL, id LIMIT 1",
-        (*identity, entry, source, row["fingerprint"]),
+        (*identity, entry, source, f"{reconciliation.LOST_AT_PROVIDER}%", row["fingerprint"]),
     ).fetchone()
     if lost is None:  # bought by a vault that is not this one
         return finish(connection, entry, answer, free)
+    reconciliation.rebalance(connection, lost["id"], cost)
     _close(connection, entry, "failed", free, blame="gateway", error=f"response cache returned {source}")
     return finish(connection, lost["id"], answer, cost)

@@ -106,7 +106,7 @@ def complete(connection: sqlite3.Connection, reading: int, usage: Decimal) -> tu
     difference = compare(connection, account, key_mark, usage)
     settled = 0
     if difference is not None and difference.explained:
-        settled = _settle(connection, account, difference.gap)
+        settled = _settle(connection, account, difference.gap, reading)
     billed, unknown = billed_by(connection, account), _unknown(connection, account)
     connection.execute(
         "UPDATE readings SET usage = ?, billed = ?, unknown = ?, settled = 1 WHERE id = ?",
@@ -140,7 +140,7 @@ def _unknown(connection: sqlite3.Connection, account: str) -> list[sqlite3.Row]:
     return connection.execute(query, (account,)).fetchall()
 
 
-def _settle(connection: sqlite3.Connection, account: str, gap: Decimal) -> int:
+def _settle(connection: sqlite3.Connection, account: str, gap: Decimal, reading: int) -> int:
     """Book `gap` dollars on the unknown attempts in proportion to their worst cases; what rounding leaves falls on
     the last."""
     lost = _unknown(connection, account)
@@ -149,9 +149,30 @@ def _settle(connection: sqlite3.Connection, account: str, gap: Decimal) -> int:
     for number, row in enumerate(lost, 1):
         part = left if number == len(lost) else (total * row["held"] / whole).quantize(_GRAIN, ROUND_DOWN)
         left -= part
-        connection.execute(
-            "UPDATE journal SET state = 'failed', cost = ?, billed = ?, body = NULL, settled_at = ?, error = ? "
-            "WHERE id = ?",
-            (microdollars(part), format(part, "f"), time.time(), LOST_AT_PROVIDER, row["id"]),
-        )
+        _book(connection, row["id"], part, f"{LOST_AT_PROVIDER}, by reading {reading}")
     return len(lost)
+
+
+def _book(connection: sqlite3.Connection, entry: int, part: Decimal, error: str) -> None:
+    connection.execute(
+        "UPDATE journal SET state = 'failed', cost = ?, billed = ?, body = NULL, settled_at = ?, error = ? "
+        "WHERE id = ?",
+        (microdollars(part), format(part, "f"), time.time(), error, entry),
+    )
+
+
+def rebalance(connection: sqlite3.Connection, entry: int, cost: Decimal) -> None:
+    """A request that a reading settled turns out to have cost `cost` dollars: its share's surplus or lack goes to the
+    others of that reading, whose sum the gateway told. Call it before the entry is closed anew."""
+    mine = connection.execute("SELECT account, billed, error FROM journal WHERE id = ?", (entry,)).fetchone()
+    if not (mine["error"] or "").startswith(LOST_AT_PROVIDER):
+        return
+    surplus = Decimal(mine["billed"]) - cost
+    others = connection.execute(
+        "SELECT id, billed FROM journal WHERE account = ? AND state = 'failed' AND error = ? AND id <> ? ORDER BY id",
+        (mine["account"], mine["error"], entry),
+    ).fetchall()
+    for row in others:
+        part = max(Decimal(row["billed"]) + surplus, Decimal(0))
+        surplus -= part - Decimal(row["billed"])
+        _book(connection, row["id"], part, mine["error"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 DATA = ("ok", "length")  # verdicts of answers that can be used; any other verdict is a rejected row
 
@@ -61,8 +61,7 @@ class Answer:
         return json.loads(self.raw or b"{}", parse_constant=lambda name: None)
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """What the vault says of one identity without reading the reply."""
 
     verdict: str
