@@ -289,3 +289,25 @@ def test_money_is_booked_rounded_up_and_read_exactly() -> None:
     assert decimal(0.1) == Decimal("0.1") and decimal("1e-7") == Decimal("0.0000001")
     assert decimal(None) is decimal("x") is decimal(float("nan")) is decimal(True) is None
     assert dollars(12_340_000) == "$12.34" and dollars(7) == "$0.000007" and dollars(0) == "$0.00"
+
+
+def test_every_commit_is_synced_to_disk(tmp_path: Path) -> None:
+    with Vault(tmp_path) as vault:
+        for connection in (vault._writer._connection, vault._reader):
+            assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+            assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+            assert 0 < connection.execute("PRAGMA journal_size_limit").fetchone()[0] <= 1 << 27
+
+
+def test_one_failing_operation_leaves_its_neighbours_in_the_commit(vault: Vault) -> None:
+    job = vault.register("r", "acc", "d")
+
+    def fails(_: sqlite3.Connection) -> None:
+        raise KeyError("a defect")
+
+    first, second = (lambda c, r=row: admission.admit(c, job, wanted(r), RICH) for row in "ab")
+    futures = [vault._writer.submit(operation) for operation in (first, fails, second)]
+    assert futures[0].result().decision is futures[2].result().decision is Decision.SEND
+    with pytest.raises(KeyError):
+        futures[1].result()
+    assert vault.committed()["reserved"] == 200

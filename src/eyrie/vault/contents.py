@@ -9,7 +9,7 @@ from typing import Any
 from eyrie.vault.ledger import answer_of
 from eyrie.vault.opening import FILE_NAME
 from eyrie.vault.reader import Reader
-from eyrie.vault.records import DATA
+from eyrie.vault.records import DATA, Answer
 
 _DATA = f"verdict IN {DATA}"
 _BOUGHT = f"{_DATA} AND shared_from IS NULL"
@@ -97,8 +97,8 @@ def everything(reader: Reader) -> dict[str, Any]:
 def export(reader: Reader, *, model: str | None = None, dataset: str | None = None) -> Iterator[dict[str, Any]]:
     """Every answer that holds today, with its reply and its provenance, in the order in which they were stored.
 
-    `cost_microusd` is 0 for an answer that an identical request of another row paid for (`shared`). Raises
-    InputError for a damaged reply.
+    `reply` is its JSON, or text where a rejected answer was none. `cost_microusd` is 0 for an answer that an identical
+    request of another row paid for (`shared`). Raises InputError for a damaged reply.
     """
     given = {k: v for k, v in (("model", model), ("dataset", dataset)) if v is not None}
     where = " AND ".join(["superseded = 0", *(f"{name} = ?" for name in given)])
@@ -113,5 +113,12 @@ def export(reader: Reader, *, model: str | None = None, dataset: str | None = No
             "usage": {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens,
                       "reasoning_tokens": usage.reasoning_tokens, "cached_tokens": usage.cached_tokens},
             "request_fingerprint": answer.fingerprint, "stored_at": row["stored_at"],
-            "reply": None if answer.raw is None else answer.reply,
+            "reply": _reply(answer),
         }  # fmt: skip
+
+
+def _reply(answer: Answer) -> Any:
+    try:
+        return None if answer.raw is None else answer.reply
+    except ValueError:
+        return (answer.raw or b"").decode("utf-8", "replace")
