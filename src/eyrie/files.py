@@ -128,7 +128,7 @@ def lines_zst(path: str | os.PathLike[str]) -> Iterator[bytes]:
     rest, number = b"", 0
     try:
         with open(path, "rb") as file:
-            while chunk := file.read(1 << 16):  # what it decompresses to may be a hundred times as much
+            while chunk := file.read(1 << 13):  # it may decompress to a hundred times as much
                 *lines, rest = (rest + decompressor.decompress(chunk)).split(b"\n")
                 number += len(lines)
                 yield from lines
