@@ -196,3 +196,13 @@ def test_how_answers_travel_and_are_judged_reruns_nothing(laptop):
         )
     told = json.loads(runtime(changed))
     assert told["gateway"]["stream"] is True and told["quality"]["loop_window"] == 0 and told["deadline_s"] == 9
+
+
+def test_a_datasets_budget_reaches_its_job_and_reruns_nothing():
+    before = compose(CONF, ["experiment=kimi_k2_5"])
+    after = compose(CONF, ["experiment=kimi_k2_5", "datasets.B1_glaive.budget_usd=7.5", "generate.reserve=worst"])
+    assert json.loads(runtime(after))["dataset_budgets_usd"] == {"B1_glaive": 7.5}
+    assert json.loads(runtime(before))["reserve"] == "quantile" and json.loads(runtime(after))["reserve"] == "worst"
+    assert all(stage_slice(before, s, "B1_glaive") == stage_slice(after, s, "B1_glaive") for s in SLICES)
+    with pytest.raises(InputError, match="datasets.B1_glaive.budget_usd must not be negative"):
+        compose(CONF, ["experiment=kimi_k2_5", "datasets.B1_glaive.budget_usd=-1"])

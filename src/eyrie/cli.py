@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prompts": ("eyrie.prompts.command", "read a dataset's prompts into one normalised, ordered file"),
     "gateway": ("eyrie.gateway.embedded.command", "serve the target over OpenRouter's protocol on loopback"),
     "generate": ("eyrie.generate.command", "have the target answer a dataset's prompts, through the vault"),
+    "vault": ("eyrie.commands.vault", "what is in the vault: answers and money; export or verify it"),
     "tokenize": ("eyrie.tokenize.command", "turn conversations into token shards with their trained spans"),
     "corpus": ("eyrie.corpus.command", "merge token shards: hold-out, token counts, draft vocabulary"),
     "capture": ("eyrie.capture.command", "run the target over token shards and store its hidden states"),

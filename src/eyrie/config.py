@@ -156,6 +156,7 @@ def _check(config: dict[str, Any]) -> None:
         need(NAME.fullmatch(name) is not None, f"dataset name {name!r} must be letters, digits, _ and - only")
         need(dataset["rows"] > 0, f"datasets.{name}.rows must be positive")
         need(dataset["turns"] > 0, f"datasets.{name}.turns must be positive")
+        need((dataset["budget_usd"] or 0) >= 0, f"datasets.{name}.budget_usd must not be negative")
     both = set(config["datasets"]) & set(config["evaluate"]["benchmarks"])
     need(not both, f"{', '.join(sorted(both))}: both a dataset and a benchmark; a benchmark is never trained on")
     need(0 < config["corpus"]["holdout"] < 1, "corpus.holdout must lie between 0 and 1")
@@ -166,6 +167,7 @@ def _check(config: dict[str, Any]) -> None:
         need(config[section][name] > 0, f"{key}={config[section][name]} must be positive")
     _check_generate(config, need)
     need(config["generate"]["budget_usd"] >= 0, "generate.budget_usd must not be negative")
+    need(config["gateway"]["usage_lag_s"] >= 0, "gateway.usage_lag_s must not be negative")
     need(config["evaluate"]["chain_length"] in config["evaluate"]["chain_lengths"],
          "evaluate.chain_length must be one of evaluate.chain_lengths")  # fmt: skip
     layers = config["capture"]["aux_layers"]
@@ -243,14 +245,22 @@ def stage_slice(config: Mapping[str, Any], stage: str, dataset: str | None = Non
     if dataset is not None:
         known = {**config["datasets"], **config["evaluate"]["benchmarks"]}
         cut["dataset"] = {"name": dataset, **known[dataset]}
-    return canonical_json(cut)
+    return canonical_json(_without_money(cut))
+
+
+def _without_money(value: Any) -> Any:
+    """`value` without a dataset's budget, wherever datasets stand in it."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_money(item) for key, item in value.items() if key != "budget_usd"}
 
 
 def runtime(config: Mapping[str, Any]) -> str:
     """Canonical JSON of what a generate job needs besides its slice; a change of it reruns nothing."""
     generate = {key: config["generate"][key] for key in MONEY_AND_CONCURRENCY}
     gateway = config["gateway"]
-    return canonical_json({"run": config["run"], **generate, "gateway": gateway})
+    budgets = {name: d["budget_usd"] for name, d in config["datasets"].items() if d["budget_usd"] is not None}
+    return canonical_json({"run": config["run"], **generate, "dataset_budgets_usd": budgets, "gateway": gateway})
 
 
 def shards(config: Mapping[str, Any], dataset: str) -> list[str]:

@@ -112,20 +112,23 @@ def read_jsonl_zst(path: str | os.PathLike[str]) -> Iterator[Any]:
 
     Raises InputError with the file's name and the line when it is missing, cut off, damaged or no JSON.
     """
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(lines_zst(path), start=1):
         try:
             yield json.loads(line)
         except ValueError as error:
             raise InputError(f"{path}: line {number} is not JSON ({error}); delete the file and rerun") from None
 
 
-def _lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """The lines of a one-frame zstd file without their b"\\n"; the frame's end and checksum must be there."""
+def lines_zst(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """The lines of a one-frame zstd file without their b"\\n"; the frame's end and checksum must be there.
+
+    Raises InputError with the file's name and the line when it is missing, cut off or damaged.
+    """
     decompressor = zstandard.ZstdDecompressor().decompressobj()
     rest, number = b"", 0
     try:
         with open(path, "rb") as file:
-            while chunk := file.read(1 << 20):
+            while chunk := file.read(1 << 13):  # it may decompress to a hundred times as much
                 *lines, rest = (rest + decompressor.decompress(chunk)).split(b"\n")
                 number += len(lines)
                 yield from lines
@@ -135,3 +138,12 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
         raise InputError(f"{path}: damaged after line {number} ({error}); delete it and rerun") from None
     if rest or not decompressor.eof:
         raise InputError(f"{path}: cut off after line {number}; delete it and rerun")
+
+
+def count_lines_zst(path: str | os.PathLike[str]) -> int:
+    """Lines of a zstd file, counted without keeping any. What is wrong with the file is for `lines_zst` to say."""
+    try:
+        with open(path, "rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
+    except (OSError, zstandard.ZstdError):
+        return 0

@@ -37,6 +37,11 @@ class OnChanged(Enum):
     rebuy = "rebuy"
 
 
+class Reserve(Enum):
+    worst = "worst"  # every byte of the prompt a token, an answer of max_tokens: the budget is never passed
+    quantile = "quantile"  # what 95 % of the dataset's answers cost less than; worst cases until 200 are seen
+
+
 class OnExhausted(Enum):
     stop = "stop"
     build_partial = "build_partial"
@@ -87,6 +92,7 @@ class Gateway:
     account_budget_usd: float | None = None  # of all runs on this account together; null = each run's own only
     allow_byok: bool = False  # go on when the account's own provider keys answer: their bills are not seen here
     stream: bool | None = None  # null: long answers through OpenRouter are streamed, all else is not
+    usage_lag_s: float = 900.0  # after so long the key's usage surely holds what a lost request cost
     width: int = 32  # embedded: answers decoded together
     policy: Policy = field(default_factory=Policy)
 
@@ -104,6 +110,7 @@ class Dataset:
     rows: int = MISSING  # prompts taken, in the seeded order; fixes the number of shards
     tokens: int | None = None  # output-token budget; null = generate.tokens_per_dataset
     max_tokens: int | None = None  # per answer; null = generate.max_tokens
+    budget_usd: float | None = None  # of this dataset in one run; null = the run's only
     max_prompt_chars: int = 8000  # longer prompts are dropped
     turns: int = 1  # user turns answered per conversation
 
@@ -143,6 +150,7 @@ class Generate:
     in_flight: int = 64  # requests under way at once, all datasets together
     slots_per_client: int = 32  # requests per httpx client (its pool is quadratic)
     budget_usd: float = 0.0  # of this run; 0 = only free endpoints
+    reserve: Reserve = Reserve.worst  # what a request holds of the budgets while it is under way
     max_attempts: int = 5  # per answer, counting only faults of the row itself
     timeout_s: float = 600.0  # longest silence on one request; without streaming that is the whole answer
     deadline_s: float = 3600.0  # longest time of one request, however it drips
@@ -256,7 +264,7 @@ class Config:
 
 # Keys of `generate` that decide how answers are bought, not which: they stand in no slice.
 MONEY_AND_CONCURRENCY = (
-    "in_flight", "slots_per_client", "budget_usd", "max_attempts", "timeout_s", "deadline_s",
+    "in_flight", "slots_per_client", "budget_usd", "reserve", "max_attempts", "timeout_s", "deadline_s",
     "patience_s", "quality",
     "max_reject_share", "on_exhausted",
 )  # fmt: skip

@@ -36,12 +36,13 @@ class Job:
             "target": {"name": "target", "openrouter_model": "maker/target", "thinking": None},
         }  # fmt: skip
         self.runtime: dict[str, Any] = {
-            "run": "test", "budget_usd": 5.0, "in_flight": 16, "slots_per_client": 4, "max_attempts": 3,
+            "run": "test", "budget_usd": 5.0, "reserve": "worst", "dataset_budgets_usd": {}, "in_flight": 16,
+            "slots_per_client": 4, "max_attempts": 3,
             "max_reject_share": 0.9, "timeout_s": 10.0, "deadline_s": 30.0, "patience_s": 10.0, "on_exhausted": "stop",
             "quality": {"markers": True, "loop_window": 4000, "loop_share": 0.1, "missing_reasoning": True, "tries": 2},
             "gateway": {"kind": kind, "base_url": double.url if double else None, "api_key_file": str(key_file),
-                        "account": "default", "account_budget_usd": None, "width": 4, "policy": policy,
-                        "stream": None, "allow_byok": False},
+                        "account": "default", "account_budget_usd": None, "usage_lag_s": 900.0, "width": 4,
+                        "policy": policy, "stream": None, "allow_byok": False},
         }  # fmt: skip
         self.rows = [prompt(i) for i in range(rows)]
         self.vault = folder / "vault"

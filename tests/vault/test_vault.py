@@ -10,44 +10,21 @@ import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from eyrie.errors import EyrieError, InputError, MissingError
-from eyrie.vault import Answer, Decision, Identity, Limits, Usage, Vault, Wanted, ledger
+from eyrie.vault import Answer, Decision, Limits, Vault, Wanted, admission, ledger
 from eyrie.vault.ddl import SCHEMA_VERSION
 from eyrie.vault.money import decimal, dollars, microdollars
 from eyrie.vault.opening import explain
-
-RICH = Limits(10**9)
+from tests.vault.purchases import RICH, admit, answer, buy, identity, wanted
 
 
 @pytest.fixture
 def vault(tmp_path: Path) -> Iterator[Vault]:
     with Vault(tmp_path / "vault") as opened:
         yield opened
-
-
-def identity(row: str = "a", **more: Any) -> Identity:
-    return Identity(**{"model": "m", "dataset": "d", "row": row, "turn": 0, "repetition": 0, **more})
-
-
-def wanted(row: str = "a", fingerprint: str | None = None, reserve: int = 100, **more: Any) -> Wanted:
-    return Wanted(identity(row), fingerprint or f"f-{row}", b'{"q":1}', reserve, **more)
-
-
-def answer(text: bytes = b"{}") -> Answer:
-    return Answer("", "ok", text, Usage(3, 5), "stop", "Alpha", "m", "gen-1")
-
-
-def admit(vault: Vault, job: int, want: Wanted, limits: Limits = RICH) -> Any:
-    return vault.write(lambda c: ledger.admit(c, job, want, limits))
-
-
-def buy(vault: Vault, job: int, want: Wanted, cost: str = "0.00005") -> Answer:
-    entry = admit(vault, job, want).entry
-    return vault.write(lambda c: ledger.finish(c, entry, answer(), Decimal(cost)))
 
 
 def test_an_answer_is_found_by_its_identity_and_no_other(vault: Vault) -> None:
@@ -207,7 +184,7 @@ def test_many_writers_in_threads_and_processes_agree_on_the_sum(tmp_path: Path) 
 def test_commits_are_made_in_groups(vault: Vault) -> None:
     job = vault.register("r", "acc", "d")
     before = vault._writer.commits
-    futures = [vault._writer.submit(lambda c, i=i: ledger.admit(c, job, wanted(f"r{i}"), RICH)) for i in range(500)]
+    futures = [vault._writer.submit(lambda c, i=i: admission.admit(c, job, wanted(f"r{i}"), RICH)) for i in range(500)]
     assert all(future.result().decision is Decision.SEND for future in futures)
     assert vault._writer.commits - before < 100
 
@@ -222,7 +199,7 @@ def test_check_finds_totals_that_were_tampered_with(vault: Vault) -> None:
     buy(vault, vault.register("r", "acc", "d"), wanted())
     assert vault.check() == []
     vault.write(lambda c: c.execute("UPDATE totals SET settled = settled - 1"))
-    assert vault.check() == ["totals of acc/r differ from the journal"]
+    assert vault.check() == ["totals of acc/r/d differ from the journal"]
 
 
 def test_a_newer_schema_is_a_clear_stop(tmp_path: Path) -> None:
@@ -312,3 +289,25 @@ def test_money_is_booked_rounded_up_and_read_exactly() -> None:
     assert decimal(0.1) == Decimal("0.1") and decimal("1e-7") == Decimal("0.0000001")
     assert decimal(None) is decimal("x") is decimal(float("nan")) is decimal(True) is None
     assert dollars(12_340_000) == "$12.34" and dollars(7) == "$0.000007" and dollars(0) == "$0.00"
+
+
+def test_every_commit_is_synced_to_disk(tmp_path: Path) -> None:
+    with Vault(tmp_path) as vault:
+        for connection in (vault._writer._connection, vault._reader):
+            assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+            assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+            assert 0 < connection.execute("PRAGMA journal_size_limit").fetchone()[0] <= 1 << 27
+
+
+def test_one_failing_operation_leaves_its_neighbours_in_the_commit(vault: Vault) -> None:
+    job = vault.register("r", "acc", "d")
+
+    def fails(_: sqlite3.Connection) -> None:
+        raise KeyError("a defect")
+
+    first, second = (lambda c, r=row: admission.admit(c, job, wanted(r), RICH) for row in "ab")
+    futures = [vault._writer.submit(operation) for operation in (first, fails, second)]
+    assert futures[0].result().decision is futures[2].result().decision is Decision.SEND
+    with pytest.raises(KeyError):
+        futures[1].result()
+    assert vault.committed()["reserved"] == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -32,6 +33,11 @@ class ApiKey:
 
     def __reduce__(self) -> str:
         raise TypeError("a key is never pickled")
+
+    @property
+    def mark(self) -> str:
+        """Eight hex digits that tell this key from another one and nothing about it."""
+        return hashlib.sha256(f"eyrie key mark {self._secret}".encode()).hexdigest()[:8]
 
     def headers(self) -> dict[str, str]:
         """The one header that carries the key."""

@@ -11,7 +11,7 @@ from eyrie.files import canonical_json, fingerprint
 from eyrie.gateway.providers import Endpoint, ProviderList
 
 MILLION = Decimal(1_000_000)
-TEMPLATE_TOKENS = 64  # what a chat template adds around the whole prompt, at most
+TEMPLATE_TOKENS = 256  # what a chat template adds around a whole prompt, at most: a system prompt, tool instructions
 TEMPLATE_TOKENS_PER_MESSAGE = 32
 LONG_ANSWER = 2048  # tokens: minutes of silence, longer than proxies and NATs keep a connection that says nothing
 CHAT, PLAIN = "chat/completions", "completions"
@@ -161,7 +161,8 @@ class RequestBuilder:
     def worst_case(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> Decimal:
         """The most that one attempt can cost, in dollars: every byte of the prompt a token, `max_tokens` of output
         (reasoning is output), at the highest price of any accepted endpoint. No byte-level tokenizer gives more
-        tokens than bytes, so a budget kept by these reservations is never passed."""
+        tokens than bytes, and the request's own `max_price` bars an endpoint that became dearer meanwhile, so a
+        budget kept by these reservations is never passed."""
         texts = sum(len(canonical_json(m).encode()) for m in messages) + (len(canonical_json(tools)) if tools else 0)
         prompt = texts + TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE * len(messages)
         return (

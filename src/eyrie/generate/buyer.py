@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 import httpx
@@ -20,12 +20,15 @@ from eyrie.gateway.providers import ProviderList
 from eyrie.gateway.reply import Expected, Reply, parse
 from eyrie.gateway.request import Request, headers
 from eyrie.generate.gate import Gate
+from eyrie.generate.purse import Purse
 from eyrie.generate.settings import Settings
 from eyrie.generate.stop import Stopped, StopSign
+from eyrie.schema import Reserve
 from eyrie.vault import Admission, Answer, Decision, Identity, Usage, Vault, Wanted, ledger
 from eyrie.vault.money import dollars, microdollars
+from eyrie.vault.reservation import Reservations
 
-POLL_S = 0.2  # how often to ask again while another process holds the request or the money
+POLL_S = 0.2  # how often to ask again while another process holds the request
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 30.0
 SETTLE_TRIES = 5  # the gateway's record of a request may lag behind it
 
@@ -55,10 +58,16 @@ class Buyer:
     stop: StopSign
     key: ApiKey
     tally: Tally = field(default_factory=Tally)
+    purse: Purse = field(init=False)
     _claims: dict[tuple[str, int], trio.Event] = field(default_factory=dict)
     _last_good: float = field(default_factory=trio.current_time)
     _under_way: dict[int, float] = field(default_factory=dict)  # journal entry -> when it was sent, the oldest first
     _random: random.Random = field(default_factory=random.Random)
+
+    def __post_init__(self) -> None:
+        self.purse = Purse(self.stop)
+        by_quantile, width = self.settings.reserve is Reserve.quantile, self.settings.in_flight
+        self._reservations = Reservations(self.vault, by_quantile=by_quantile, width=width)
 
     @property
     def paid(self) -> bool:
@@ -80,23 +89,28 @@ class Buyer:
             self._claims.pop(claim).set()
 
     async def _buy(self, identity: Identity, request: Request, order: tuple[int, ...]) -> Answer:
-        wanted = Wanted(
-            identity, request.fingerprint, request.body, microdollars(request.worst_case), self.settings.rebuy
-        )
+        worst = microdollars(request.worst_case)
+        wanted = Wanted(identity, request.fingerprint, request.body, worst, self.settings.rebuy, worst)
         failures = 0
         while True:
-            admission, reply = await self._attempt(wanted, order, request.path)
+            hold = self._reservations.hold(identity, worst, trio.current_time())
+            admission, reply = await self._attempt(replace(wanted, reserve=hold), order, request.path)
             if admission.decision is Decision.STORED and admission.answer is not None:
                 self.tally.shared += admission.answer.shared
                 return admission.answer
             if admission.decision is Decision.OVER:
                 self.stop.call(ExitCode.BUDGET_REACHED, self._over_message(admission))
+            elif admission.decision is Decision.WAIT:
+                await self.purse.wait()
             elif reply is None:
                 await self.stop.sleep(POLL_S)
             elif reply.fault is None:
-                return await self._store(admission, reply)
+                stored = await self._store(admission, reply)
+                self.purse.freed()
+                return stored
             else:
                 rejection = await self._book(admission, reply, reply.fault)
+                self.purse.freed()
                 if rejection is not None:
                     return rejection
                 failures += 1
@@ -104,12 +118,17 @@ class Buyer:
             self.stop.check()
 
     def _over_message(self, admission: Admission) -> str:
-        limits = self.settings.limits
-        budget = f"generate.budget_usd is {dollars(limits.run)}"
-        if limits.account is not None:
-            budget += f", gateway.account_budget_usd {dollars(limits.account)}"
+        limits, dataset = self.settings.limits, self.settings.dataset
+        keys = {
+            "run": ("generate.budget_usd", limits.run),
+            "account": ("gateway.account_budget_usd", limits.account),
+            "dataset": (f"datasets.{dataset}.budget_usd", limits.dataset),
+        }
+        name, budget = keys[admission.scope]
+        unknown = f", of which {dollars(admission.unknown)} is held for lost requests" if admission.unknown else ""
         return (
-            f"the budget is reached ({budget}; the next request may cost {dollars(admission.needed)} more than is left)"
+            f"the budget is reached ({name} is {dollars(budget or 0)}{unknown}; the next request may cost "
+            f"{dollars(admission.needed)} more than is left)"
         )
 
     async def _attempt(self, wanted: Wanted, order: tuple[int, ...], path: str) -> tuple[Admission, Reply | None]:
@@ -119,6 +138,7 @@ class Buyer:
             admission = await self.vault.admit(self.job, wanted, self.settings.limits)
             if admission.decision is not Decision.SEND:
                 return admission, None
+            self.purse.freed()  # there may be money for one more
             reply = await self._send(slot, admission, path)
             self._heed(reply)
         finally:

@@ -28,15 +28,16 @@ import trio
 
 from eyrie.config import load_slice
 from eyrie.errors import ExitCode, EyrieError, InputError
+from eyrie.files import count_lines_zst
 from eyrie.gateway.key import ApiKey, read_key
 from eyrie.gateway.local import open_gateway
 from eyrie.gateway.providers import ProviderList
 from eyrie.gateway.request import RequestBuilder
 from eyrie.generate.output import Counts, Incomplete, Output
-from eyrie.generate.rows import read_units
 from eyrie.generate.run import Run
 from eyrie.generate.settings import Settings
-from eyrie.generate.stop import StopSign
+from eyrie.generate.stock import Stock, survey
+from eyrie.generate.stop import StopSign, first_error
 from eyrie.threads import add_argument
 from eyrie.vault import Vault
 from eyrie.vault.money import dollars
@@ -60,12 +61,11 @@ def run(args: argparse.Namespace) -> int:
     providers = _providers(args.providers, settings)
     model = settings.identity_model(_target_fingerprint(args, settings))
     builder = RequestBuilder(settings.gateway, model, settings.sampling, settings.thinking, providers, settings.stream)
-    total = sum(1 for _ in read_units(args.prompts, settings.repetitions))
     with Vault(args.vault) as vault:
         output = Output(vault, settings, builder, args.prompts)
-        stop = None
-        if not _is_complete(output):
-            stop = _buy(args, settings, output, key, total)
+        stock, stop = Stock(output), None
+        if not stock.skip_held():
+            stop = _buy(args, settings, output, key, stock)
         return _finish(args, settings, output, stop)
 
 
@@ -120,31 +120,19 @@ def _target_fingerprint(args: argparse.Namespace, settings: Settings) -> str | N
     return load_receipt(args.target).fingerprint
 
 
-def _is_complete(output: Output) -> bool:
-    """Whether nothing has to be sent; cheap when the first open row comes early."""
-    settings = output.settings
-    if settings.token_budget is None:
-        index = output.vault.index(output.builder.identity_model, settings.dataset)
-        for unit in read_units(output.prompts, settings.repetitions):
-            if (unit.row["id"], 0, unit.repetition) not in index:
-                return False
-    try:
-        for _ in output.rows(Counts(), stop_when_open=True):
-            pass
-    except Incomplete:
-        return False
-    return True
-
-
-def _buy(args: argparse.Namespace, settings: Settings, output: Output, key: ApiKey, total: int) -> StopSign:
+def _buy(args: argparse.Namespace, settings: Settings, output: Output, key: ApiKey, stock: Stock) -> StopSign:
+    total = count_lines_zst(args.prompts) * settings.repetitions
     with open_gateway(
         settings.gateway, settings.base_url, target=args.target, width=settings.width, threads=args.threads
     ) as url:
 
         async def main() -> StopSign:
-            return await Run(output.vault, settings, output, key, url, total).main()
+            return await Run(output.vault, settings, output, key, url, stock, total).main()
 
-        return trio.run(main)
+        try:
+            return trio.run(main)
+        except BaseExceptionGroup as group:
+            raise first_error(group) or group from None
 
 
 def _finish(args: argparse.Namespace, settings: Settings, output: Output, stop: StopSign | None) -> int:
@@ -153,9 +141,7 @@ def _finish(args: argparse.Namespace, settings: Settings, output: Output, stop: 
     try:
         counts = output.write(args.output, args.summary, partial=settings.partial and not interrupted)
     except Incomplete:
-        counts = Counts()
-        for _ in _lenient(output, counts):
-            pass
+        counts = survey(output)
         _explain(settings, output, counts, stop)
     print(
         f"{settings.dataset}: {counts.answered} conversations, {counts.turns} answers, {counts.completion_tokens:,} "
@@ -166,13 +152,6 @@ def _finish(args: argparse.Namespace, settings: Settings, output: Output, stop: 
         file=sys.stderr,
     )
     return 0
-
-
-def _lenient(output: Output, counts: Counts):  # noqa: ANN202
-    try:
-        yield from output.rows(counts, stop_when_open=False)
-    except Incomplete:
-        return
 
 
 def _explain(settings: Settings, output: Output, counts: Counts, stop: StopSign | None) -> None:

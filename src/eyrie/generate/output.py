@@ -91,7 +91,7 @@ class Output:
             if counts.full:
                 break
             counts.prompts += 1
-            row = self._replay(unit, counts)
+            row = self.replay(unit, counts)
             if row is not None:
                 counts.answered += 1
                 yield row
@@ -104,7 +104,14 @@ class Output:
         """The vault's identity of an answer."""
         return Identity(self.builder.identity_model, self.settings.dataset, unit.row["id"], turn, unit.repetition)
 
-    def _replay(self, unit: Unit, counts: Counts) -> dict[str, Any] | None:
+    def tokens_of(self, unit: Unit) -> int | None:
+        """Output tokens of a conversation that the vault holds to its end; None when a question is open."""
+        counts = Counts()
+        self.replay(unit, counts)
+        return None if counts.open else counts.completion_tokens
+
+    def replay(self, unit: Unit, counts: Counts) -> dict[str, Any] | None:
+        """The output row of a unit as far as the vault holds it (None: nothing of it), counted into `counts`."""
         talk = Conversation.start(unit.row, self.settings.user_turns, self.settings.max_pieces)
         answers: list[dict[str, Any]] = []
         while talk.ended is None:

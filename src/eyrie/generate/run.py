@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from eyrie.errors import ExitCode
+from eyrie.errors import ExitCode, EyrieError
 from eyrie.gateway.clients import Clients, allow_open_files
 from eyrie.gateway.key import ApiKey
 from eyrie.generate.buyer import Buyer
@@ -17,16 +17,18 @@ from eyrie.generate.gate import Gate
 from eyrie.generate.limiter import START, Limiter
 from eyrie.generate.output import Output
 from eyrie.generate.progress import Progress
-from eyrie.generate.rows import Unit, read_units
+from eyrie.generate.reconcile import Reconciler, enter
+from eyrie.generate.rows import Unit
 from eyrie.generate.settings import Settings
+from eyrie.generate.stock import Stock
 from eyrie.generate.stop import Stopped, StopSign
 from eyrie.generate.window import TokenWindow
 from eyrie.vault import Vault
-from eyrie.vault.records import DATA
 
 HEARTBEAT_S = 1.0
 JUDGED_ROWS = 50  # rows before the share of rejects is looked at
 SETTLERS = 16  # lost requests asked after at once
+ROOM_BYTES, ROOM_PER_SLOT = 16 << 20, 64 << 10  # left on the vault's disk, a run stops: what is under way must fit
 
 
 @dataclass
@@ -38,6 +40,7 @@ class Run:
     output: Output
     key: ApiKey
     url: str
+    stock: Stock
     total: int  # units in the prompts file
     stop: StopSign = field(default_factory=StopSign)
     _active: int = 0
@@ -50,11 +53,13 @@ class Run:
         the second cancels what is under way (it becomes unknown in the vault)."""
         settings = self.settings
         allow_open_files(settings.in_flight)
-        job = self.vault.register(settings.run, settings.account, settings.dataset)
+        self._check_room()
+        self.paid = not all(e.is_free for e in self.output.builder.providers.accepted)
+        job, reading = enter(self.vault, settings, self.key, read=self.reconciled)
         start = START if settings.gateway == "openrouter" else float(settings.in_flight)
         self.gate = Gate(Limiter(settings.in_flight, start), self.stop)
         self.window = TokenWindow(settings.token_budget, settings.sampling.max_tokens)
-        self.index = self.vault.index(self.output.builder.identity_model, settings.dataset)
+        self.window.tokens, self.window.rows = self.stock.tokens, self.stock.rows
         try:
             async with (
                 Clients(self.url, self.key, settings.slots_per_client, settings.timeout_s) as clients,
@@ -65,26 +70,56 @@ class Run:
                 )
                 progress = Progress(settings.dataset, self.total, self.buyer, self.window)
                 await self._lease(job)
+                reconciler = Reconciler(self.vault, settings, self.key, self.url, job, reading, self.stop)
                 everything.start_soon(self._keep_lease, job)
+                everything.start_soon(self.buyer.purse.pump)
                 everything.start_soon(self.gate.pump)
                 everything.start_soon(progress.show)
                 await everything.start(self._heed_signals, everything.cancel_scope)
                 await self._settle_lost()
+                if self.reconciled:
+                    await reconciler.at_start()
                 async with trio.open_nursery() as conversations:
                     await self._dispatch(conversations)
+                await self._settle_lost()  # what this run lost may be known by now
+                if self.reconciled and not self.stop.called:
+                    await reconciler.at_end()
                 everything.cancel_scope.cancel()
             print(progress.line(), file=sys.stderr, flush=True)
+        except Stopped:
+            pass
         finally:
-            self.vault.end(job)
+            self._end(job)
         return self.stop
+
+    @property
+    def reconciled(self) -> bool:
+        """Whether the gateway keeps an account that can be asked."""
+        return self.settings.gateway == "openrouter" and self.paid
+
+    def _end(self, job: int) -> None:
+        try:
+            self.vault.end(job)
+        except EyrieError as error:  # a later job buries this one
+            self.stop.call(error.code, str(error))
+
+    def _check_room(self) -> None:
+        """Stop while the vault's disk can still take what is under way."""
+        needed = ROOM_BYTES + ROOM_PER_SLOT * self.settings.in_flight
+        if (free := self.vault.free_bytes()) < needed:
+            self.stop.call(
+                ExitCode.MISSING,
+                f"{self.vault.path.parent}: {free / 1e6:.0f} MB are free, and {needed / 1e6:.0f} MB must be to keep "
+                f"what {self.settings.in_flight} requests under way bring; free space",
+            )
 
     # Rows ------------------------------------------------------------------------------------------------------
 
     async def _dispatch(self, conversations: trio.Nursery) -> None:
         """Start conversations in index order; a task claims its place before the next one starts."""
-        for number, unit in enumerate(read_units(self.output.prompts, self.settings.repetitions)):
-            if self._is_stored(unit):
-                self.window.held(self.index[(unit.row["id"], 0, unit.repetition)][1])
+        for number, stocked in enumerate(self.stock, self.stock.rows):
+            if stocked.tokens is not None:
+                self.window.held(stocked.tokens)
                 continue
             while not (self.window.open and self._active < 2 * max(self.gate.leased, 1) + 16):
                 if self.window.reached or self.stop.called:
@@ -94,15 +129,8 @@ class Run:
                 break
             self.window.begin()
             self._active += 1
-            await conversations.start(self._converse, unit, number)
+            await conversations.start(self._converse, stocked.unit, number)
         self._more = False
-
-    def _is_stored(self, unit: Unit) -> bool:
-        """Whether the vault surely holds all of this row, told without reading any reply."""
-        held = self.index.get((unit.row["id"], 0, unit.repetition))
-        if held is None or held[0] not in DATA or unit.row.get("turns") or self.settings.rebuy:
-            return False
-        return held[0] != "length" or not (self.settings.drop_cut or self.settings.max_pieces > 1)
 
     async def _converse(self, unit: Unit, number: int, task_status: trio.TaskStatus[None]) -> None:
         talk = Conversation.start(unit.row, self.settings.user_turns, self.settings.max_pieces)
@@ -111,8 +139,7 @@ class Run:
             while talk.ended is None:
                 identity = self.output.identity(unit, talk.turn)
                 request = talk.request(self.output.builder, unit.repetition)
-                key = (unit.row["id"], talk.turn, unit.repetition)
-                answer = self.vault.answer(identity) if key in self.index else None
+                answer = self.vault.answer(identity)
                 same = answer is not None and answer.fingerprint == request.fingerprint
                 if answer is None or not (same or (answer.is_data and not self.settings.rebuy)):
                     if not started:
@@ -123,6 +150,10 @@ class Run:
             self._judge(talk)
             self.window.end(tokens)
         except Stopped:
+            self.window.abandon()
+        except EyrieError as error:  # the vault cannot be written: what is under way may still find room
+            self.stop.call(error.code, str(error))
+            self.gate.serve()
             self.window.abandon()
         finally:
             if not started:
@@ -152,7 +183,13 @@ class Run:
     async def _keep_lease(self, job: int) -> None:
         while True:
             await trio.sleep(HEARTBEAT_S)
-            await self._lease(job)
+            try:
+                self._check_room()
+                await self._lease(job)
+            except EyrieError as error:
+                self.stop.call(error.code, str(error))
+            if self.stop.called:
+                self.gate.serve()
 
     async def _heed_signals(self, scope: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

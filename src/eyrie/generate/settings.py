@@ -9,6 +9,7 @@ from typing import Any
 from eyrie.errors import InputError
 from eyrie.gateway.quality import Quality
 from eyrie.gateway.request import Sampling, streams
+from eyrie.schema import Reserve
 from eyrie.vault.money import microdollars
 from eyrie.vault.records import Limits
 
@@ -39,6 +40,8 @@ class Settings:
     in_flight: int
     slots_per_client: int
     limits: Limits
+    reserve: Reserve
+    usage_lag_s: float
     max_attempts: int
     max_reject_share: float
     timeout_s: float
@@ -56,8 +59,8 @@ class Settings:
             g, d, target, gateway = cut["generate"], cut["dataset"], cut["target"], runtime["gateway"]
             if cut["gateway"]["kind"] != gateway["kind"]:
                 raise InputError(f"--slice is for gateway {cut['gateway']['kind']}, --runtime for {gateway['kind']}")
-            account, kind = gateway["account_budget_usd"], gateway["kind"]
-            max_tokens = d["max_tokens"] or g["max_tokens"]
+            account, dataset = gateway["account_budget_usd"], runtime["dataset_budgets_usd"].get(d["name"])
+            kind, max_tokens = gateway["kind"], d["max_tokens"] or g["max_tokens"]
             return cls(
                 d["name"], gateway["kind"], target["name"], target["openrouter_model"], target["thinking"],
                 Sampling(max_tokens, g["temperature"], g["top_p"], g["seed"]),
@@ -67,7 +70,9 @@ class Settings:
                 g["on_changed_request"] == "rebuy",
                 runtime["run"], gateway["account"], gateway["base_url"], gateway["api_key_file"], gateway["width"],
                 runtime["in_flight"], runtime["slots_per_client"],
-                Limits(_micro(runtime["budget_usd"]), None if account is None else _micro(account)),
+                Limits(_micro(runtime["budget_usd"]), None if account is None else _micro(account),
+                       None if dataset is None else _micro(dataset)),
+                Reserve(runtime["reserve"]), gateway["usage_lag_s"],
                 runtime["max_attempts"], runtime["max_reject_share"], runtime["timeout_s"], runtime["deadline_s"],
                 runtime["patience_s"], runtime["on_exhausted"] == "build_partial",
                 streams(gateway["stream"], kind, max_tokens), gateway["allow_byok"],

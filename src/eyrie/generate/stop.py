@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from eyrie.errors import ExitCode
+from eyrie.errors import ExitCode, EyrieError
 
 
 class Stopped(Exception):
@@ -43,3 +43,11 @@ class StopSign:
     async def wait(self) -> None:
         """Return when the run is to stop."""
         await self._event.wait()
+
+
+def first_error(group: BaseExceptionGroup[BaseException]) -> EyrieError | None:
+    """The first failure in `group` that has a message for the user, when all of them have."""
+    ours, rest = group.split(EyrieError)
+    while ours is not None and isinstance(ours, BaseExceptionGroup):
+        ours = ours.exceptions[0]
+    return ours if rest is None and isinstance(ours, EyrieError) else None

@@ -2,18 +2,19 @@
 
 Work-conserving: a job that wants less than an equal share leaves the rest to the others, so eight datasets have
 one tail, not eight. Safe: a job only takes what is free in the same transaction, so the leases never add up to
-more than `in_flight`.
+more than `in_flight`. Cheap: a renewal that changes nothing writes nothing (but for one heartbeat a second), so jobs
+may renew as often as they like.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Sequence
 
-from eyrie.vault.process import Process
+from eyrie.vault.process import Beat, Process
 
 LOST = "lost with the process that sent it"
+BEAT_S = 1.0  # a heartbeat is written at most so often
 
 
 def fair_shares(wants: Sequence[int], total: int) -> list[int]:
@@ -35,11 +36,13 @@ def fair_shares(wants: Sequence[int], total: int) -> list[int]:
 
 
 def register(connection: sqlite3.Connection, run: str, account: str, dataset: str, me: Process) -> int:
-    """Enter this process as a job without slots; returns the job's number."""
+    """Bury dead jobs, then enter this process as a job without slots; returns the job's number."""
+    now = Beat.now()
+    bury(connection, me, now)
     cursor = connection.execute(
-        "INSERT INTO jobs (run, account, dataset, machine, boot, pid, started, heartbeat, wanted, slots) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, 0)",
-        (run, account, dataset, me.machine, me.boot, me.pid, me.started, time.time()),
+        "INSERT INTO jobs (run, account, dataset, machine, boot, pid, started, heartbeat, beat, wanted, slots) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0)",
+        (run, account, dataset, me.machine, me.boot, me.pid, me.started, now.wall, now.monotonic),
     )
     assert cursor.lastrowid is not None
     return cursor.lastrowid
@@ -48,41 +51,54 @@ def register(connection: sqlite3.Connection, run: str, account: str, dataset: st
 def renew(connection: sqlite3.Connection, job: int, me: Process, *, wanted: int, busy: int, in_flight: int) -> int:
     """Heartbeat of `job`: bury dead jobs, then take this job's share of `in_flight` slots and return it.
 
-    `busy` requests under way are kept even when the share is smaller: the job shrinks as they end.
+    `busy` requests under way are kept even when the share is smaller: the job shrinks as they end. A job that was
+    taken for dead (it stood still in another container) lives again.
     """
-    now = time.time()
-    bury(connection, me, now)
-    account = connection.execute("SELECT account FROM jobs WHERE id = ?", (job,)).fetchone()[0]
-    connection.execute("UPDATE jobs SET heartbeat = ?, wanted = ? WHERE id = ?", (now, wanted, job))
+    now = Beat.now()
+    bury(connection, me, now, but=job)
+    mine = connection.execute("SELECT account, beat, wanted, slots, ended FROM jobs WHERE id = ?", (job,)).fetchone()
     rows = connection.execute(
-        "SELECT id, wanted, slots FROM jobs WHERE account = ? AND ended = 0 ORDER BY id", (account,)
+        "SELECT id, wanted, slots FROM jobs WHERE account = ? AND (ended = 0 OR id = ?) ORDER BY id",
+        (mine["account"], job),
     ).fetchall()
-    shares = fair_shares([row["wanted"] for row in rows], in_flight)
+    shares = fair_shares([wanted if row["id"] == job else row["wanted"] for row in rows], in_flight)
     share = next(s for s, row in zip(shares, rows, strict=True) if row["id"] == job)
     taken = sum(row["slots"] for row in rows if row["id"] != job)
     slots = max(min(share, in_flight - taken), busy, 0)
-    connection.execute("UPDATE jobs SET slots = ? WHERE id = ?", (slots, job))
+    if (wanted, slots, 0) != (mine["wanted"], mine["slots"], mine["ended"]) or now.monotonic - mine["beat"] >= BEAT_S:
+        connection.execute(
+            "UPDATE jobs SET heartbeat = ?, beat = ?, wanted = ?, slots = ?, ended = 0 WHERE id = ?",
+            (now.wall, now.monotonic, wanted, slots, job),
+        )
     return slots
 
 
-def bury(connection: sqlite3.Connection, me: Process, now: float) -> int:
-    """End the jobs whose process is gone; what they had under way becomes unknown (or failed when it was free).
+def process_of(row: sqlite3.Row) -> tuple[Process, Beat]:
+    """The process in a row of `jobs`, and when it was last heard of."""
+    return (
+        Process(row["machine"], row["boot"], row["pid"], row["started"]),
+        Beat(row["heartbeat"], row["beat"]),
+    )
 
-    Returns how many requests were lost.
-    """
+
+def bury(connection: sqlite3.Connection, me: Process, now: Beat, *, but: int | None = None) -> int:
+    """End the jobs (`but` one) whose process is gone; what they had under way becomes unknown (or failed when it was
+    free). Returns how many requests were lost."""
     lost = 0
-    for row in connection.execute("SELECT * FROM jobs WHERE ended = 0").fetchall():
-        process = Process(row["machine"], row["boot"], row["pid"], row["started"])
-        if process.alive(row["heartbeat"], now, me):
-            continue
-        lost += end(connection, row["id"])
+    for row in connection.execute("SELECT * FROM jobs WHERE ended = 0 AND id IS NOT ?", (but,)).fetchall():
+        process, last = process_of(row)
+        if not process.alive(last, now, me):
+            lost += end(connection, row["id"])
     return lost
 
 
 def end(connection: sqlite3.Connection, job: int) -> int:
-    """Give back a job's slots and book what it leaves under way. Returns how many requests that is."""
+    """Give back a job's slots and book what it leaves under way. Returns how many requests that is.
+
+    A lost request keeps its reservation as it is: it was cut off at a moment that has nothing to do with its answer.
+    """
     cursor = connection.execute(
-        "UPDATE journal SET state = iif(reserved = 0, 'failed', 'unknown'), blame = 'gateway', "
+        "UPDATE journal SET state = iif(worst = 0, 'failed', 'unknown'), blame = 'gateway', "
         "error = coalesce(error, ?) WHERE job = ? AND state = 'sent'",
         (LOST, job),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 DATA = ("ok", "length")  # verdicts of answers that can be used; any other verdict is a rejected row
 
@@ -37,7 +37,8 @@ class Usage:
 
 @dataclass(frozen=True)
 class Answer:
-    """One stored answer, or a rejected row (`is_data` false, no reply). `cost` in micro-dollars."""
+    """One stored answer, or a rejected row (`is_data` false; `raw` only when a reply with status 200 was
+    refused: its text was paid for and is kept as it came). `cost` in micro-dollars."""
 
     fingerprint: str
     verdict: str
@@ -61,23 +62,40 @@ class Answer:
         return json.loads(self.raw or b"{}", parse_constant=lambda name: None)
 
 
+class Word(NamedTuple):
+    """What the vault says of one identity without reading the reply."""
+
+    verdict: str
+    completion_tokens: int
+
+
 @dataclass(frozen=True)
 class Limits:
-    """Budgets in micro-dollars; `account` None = only the run's own."""
+    """Budgets in micro-dollars, each of what is settled, unknown and reserved together; None = no such budget.
+
+    `run` of all its datasets, `account` of all runs that pay with its key, `dataset` of one dataset in one run.
+    """
 
     run: int
     account: int | None = None
+    dataset: int | None = None
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A request that asks to be sent. `reserve` is its worst case in micro-dollars."""
+    """A request that asks to be sent. In micro-dollars: `reserve` is held while it is under way, `worst` is the most
+    that it can cost (None = the same; 0 = it is free)."""
 
     identity: Identity
     fingerprint: str
     body: bytes = field(repr=False)
     reserve: int = 0
     rebuy: bool = False
+    worst: int | None = None
+
+    @property
+    def at_worst(self) -> int:
+        return self.reserve if self.worst is None else self.worst
 
 
 class Decision(Enum):
@@ -98,4 +116,6 @@ class Admission:
     body: bytes = field(default=b"", repr=False)
     faults: int = 0  # attempts that failed through the row's own fault
     lost: tuple[tuple[int, str | None], ...] = ()  # (journal entry, generation id) of unknown attempts
+    scope: str = ""  # OVER and WAIT: whose budget it is: run, account or dataset
     needed: int = 0  # OVER: micro-dollars that the budget lacks
+    unknown: int = 0  # OVER: micro-dollars held for requests whose cost is unknown

@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from eyrie.errors import EyrieError
 from eyrie.vault.opening import FILE_NAME, connect, explain
 
 GROUP = 512  # operations in one commit at most
@@ -28,6 +27,7 @@ class Writer:
     def __init__(self, folder: str | Path) -> None:
         self._path = Path(folder) / FILE_NAME
         self._connection = connect(folder)
+        self._closed = False
         self._queue: queue.SimpleQueue[tuple[Operation, Future[Any]] | None] = queue.SimpleQueue()
         self.commits = 0
         self._thread = threading.Thread(target=self._run, name="vault-writer", daemon=True)
@@ -38,12 +38,15 @@ class Writer:
 
         An operation that raises is rolled back alone; a failed commit fails all operations in it.
         """
+        if self._closed:
+            raise RuntimeError("the vault is closed")
         future: Future[Any] = Future()
         self._queue.put((operation, future))
         return future
 
     def close(self) -> None:
         """Commit what is queued and close the file."""
+        self._closed = True
         self._queue.put(None)
         self._thread.join()
 
@@ -71,8 +74,7 @@ class Writer:
             self._connection.execute("COMMIT")
             self.commits += 1
         except sqlite3.Error as error:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            self._roll_back()
             failure = explain(error, self._path)
             outcomes = [(future, None, failure) for _, future in group]
         for future, result, problem in outcomes:
@@ -90,11 +92,18 @@ class Writer:
                 raise
             self._undo()
             return None, explain(error, self._path)
-        except (EyrieError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
+        except Exception as error:  # its caller's to handle, not this thread's to die of
             self._undo()
             return None, error
         self._connection.execute("RELEASE operation")
         return result, None
+
+    def _roll_back(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:  # SQLite has rolled back by itself; the first error is the one to tell
+            return
 
     def _undo(self) -> None:
         self._connection.execute("ROLLBACK TO operation")
