@@ -21,6 +21,7 @@ from eyrie.schema import MONEY_AND_CONCURRENCY, Config, Slice
 
 GROUPS = ("target", "gateway", "dataset", "generate", "tokenize", "corpus", "capture", "drafter", "train",
           "evaluate", "experiment")  # fmt: skip
+OPEN = ("gateway.launch.args", "gateway.policy.evidence")  # mappings whose names the user chooses
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -92,8 +93,12 @@ def compose(conf_dir: str | Path, changes: Sequence[str] = ()) -> dict[str, Any]
 
 
 def _group_prefixes(changes: Sequence[str]) -> list[str]:
-    """`experiment` is no part of the default list, so Hydra wants it appended."""
-    return ["+" + change if change.startswith("experiment=") else change for change in changes]
+    """`experiment` is no part of the default list, so Hydra wants it appended; names in an open mapping are new."""
+
+    def prefix(change: str) -> str:
+        return "+" if change.startswith("experiment=") else "++" if change.startswith(OPEN) else ""
+
+    return [prefix(change) + change for change in changes]
 
 
 def explain(error: BaseException, folder: Path, changes: Sequence[str]) -> str:
@@ -177,8 +182,16 @@ def _check(config: dict[str, Any]) -> None:
          f"target.source={source!r} must be package:NAME, hub:ORG/NAME or folder:PATH")  # fmt: skip
     if config["gateway"]["kind"] == "openrouter":
         need(bool(config["target"]["openrouter_model"]), "gateway=openrouter needs target.openrouter_model")
-    if config["gateway"]["kind"] == "openai":
-        need(bool(config["gateway"]["base_url"]), "gateway=openai needs gateway.base_url")
+    gateway, engine = config["gateway"], config["gateway"]["launch"]["engine"]
+    if gateway["kind"] == "openai":
+        need(bool(gateway["base_url"] or engine),
+             "gateway=openai needs the address of a running server, e.g. gateway.base_url=http://127.0.0.1:30000/v1; "
+             "or let each job start one: gateway=sglang or gateway=vllm")  # fmt: skip
+        need(not (gateway["base_url"] and engine),
+             f"gateway.base_url names a running server and gateway.launch.engine={engine} starts one; "
+             "set one of them to null")  # fmt: skip
+    else:
+        need(engine is None, f"gateway.launch.engine={engine} is for gateway=openai, not {gateway['kind']}")
 
 
 # What each stage's output depends on. A name with a dot takes that key alone.

@@ -97,7 +97,14 @@ def http_fault(status: int, headers: Mapping[str, str], raw: bytes) -> Fault:
     if status == 404:
         return Fault(Blame.RUN, "no_endpoint", text, code=ExitCode.POLICY_EMPTY)
     blame, reason = _typed(error) or _BY_STATUS.get(status, (Blame.GATEWAY, f"http_{status}"))
+    if status == 400 and "context length" in text.lower():  # SGLang and vLLM say it in words only
+        reason = "context_length"
     return Fault(blame, reason, text, maybe, wait)
+
+
+def unreached(error: Exception, url: str) -> Fault:
+    """The fault of a request that could not be sent (nothing listens at `url`): nothing is billed."""
+    return Fault(Blame.GATEWAY, "server_not_up", f"{url} cannot be connected to ({str(error) or type(error).__name__})")
 
 
 def inband_fault(error: Any, *, billed: bool) -> Fault:

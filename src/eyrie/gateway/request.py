@@ -49,6 +49,7 @@ class RequestBuilder:
     sampling: Sampling
     thinking: bool | None
     providers: ProviderList
+    ask_token_ids: bool = True  # of a server of one's own
 
     def build(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None, repetition: int = 0) -> Request:
         """The request for the next assistant turn after `messages`.
@@ -82,8 +83,14 @@ class RequestBuilder:
             if self.providers.policy.get("distillable"):
                 block["enforce_distillable_text"] = True
             return {"provider": block, **({} if self.thinking is None else {"reasoning": {"enabled": self.thinking}})}
-        template = {} if self.thinking is None else {"chat_template_kwargs": {"thinking": self.thinking}}
-        return {"return_token_ids": True, **template}
+        if self.kind == "embedded":
+            template = {} if self.thinking is None else {"chat_template_kwargs": {"thinking": self.thinking}}
+            return {"return_token_ids": True, **template}
+        # Exact ids instead of text that is encoded again: vLLM and newer SGLang know the first option, older SGLang
+        # the second, for the prompt alone. A template reads its own spelling of the reasoning switch.
+        ids = {"return_token_ids": True, "return_prompt_token_ids": True} if self.ask_token_ids else {}
+        switch = {"thinking": self.thinking, "enable_thinking": self.thinking}
+        return ids if self.thinking is None else {**ids, "chat_template_kwargs": switch}
 
     def worst_case(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> Decimal:
         """The most that one attempt can cost, in dollars: every byte of the prompt a token, `max_tokens` of output

@@ -12,7 +12,7 @@ import trio
 
 from eyrie.errors import ExitCode
 from eyrie.gateway.clients import Clients
-from eyrie.gateway.errors import Blame, Fault
+from eyrie.gateway.errors import Blame, Fault, unreached
 from eyrie.gateway.generation import Generation, read_generation
 from eyrie.gateway.key import ApiKey
 from eyrie.gateway.providers import ProviderList
@@ -138,7 +138,9 @@ class Buyer:
             )
         except httpx.HTTPError as error:
             never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
-            fault = Fault(Blame.GATEWAY, type(error).__name__, str(error), maybe_billed=not never_sent)
+            fault = Fault(Blame.GATEWAY, type(error).__name__, str(error), maybe_billed=True)
+            if never_sent:
+                fault = unreached(error, self.clients.url)
             cost = Decimal(0) if never_sent or not self.paid else None
             return Reply(b"", fault=fault, cost=cost, generation_id=generation)
 

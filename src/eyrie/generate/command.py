@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import trio
@@ -28,9 +29,11 @@ import trio
 from eyrie.config import load_slice
 from eyrie.errors import ExitCode, EyrieError, InputError
 from eyrie.gateway.key import ApiKey, read_key
+from eyrie.gateway.launch import Launch
 from eyrie.gateway.local import open_gateway
 from eyrie.gateway.providers import ProviderList
 from eyrie.gateway.request import RequestBuilder
+from eyrie.gateway.served import served_model
 from eyrie.generate.output import Counts, Incomplete, Output
 from eyrie.generate.rows import read_units
 from eyrie.generate.run import Run
@@ -46,7 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runtime", required=True, metavar="JSON", help="money, concurrency, gateway address")
     parser.add_argument("--providers", required=True, type=Path, help="providers.json")
     parser.add_argument("--prompts", required=True, type=Path, help="prompts/D.jsonl.zst")
-    parser.add_argument("--target", type=Path, help="target.json; needed by the embedded gateway only")
+    parser.add_argument(
+        "--target", type=Path, metavar="FILE", help="target.json; needed when the target is served here"
+    )
+    parser.add_argument(
+        "--server-log", type=Path, metavar="FILE", help="output of the server that gateway.launch starts"
+    )
     parser.add_argument("--vault", required=True, type=Path, help="folder of the vault")
     parser.add_argument("--output", required=True, type=Path, help="generated/D.jsonl.zst")
     parser.add_argument("--summary", required=True, type=Path, help="generated/D.summary.json")
@@ -54,17 +62,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    settings = Settings.read(load_slice(args.slice), load_slice(args.runtime))
+    runtime = load_slice(args.runtime)
+    settings = Settings.read(load_slice(args.slice), runtime)
+    launch = Launch.read(runtime["gateway"].get("launch"))
     key = read_key(settings.gateway, settings.api_key_file)  # before anything is written
     providers = _providers(args.providers, settings)
-    model = settings.identity_model(_target_fingerprint(args, settings))
-    builder = RequestBuilder(settings.gateway, model, settings.sampling, settings.thinking, providers)
+    model = settings.identity_model(_target_fingerprint(args, settings, launch))
+    ask_ids = runtime["gateway"].get("ask_token_ids", True)
+    builder = RequestBuilder(settings.gateway, model, settings.sampling, settings.thinking, providers, ask_ids)
     total = sum(1 for _ in read_units(args.prompts, settings.repetitions))
     with Vault(args.vault) as vault:
         output = Output(vault, settings, builder, args.prompts)
         stop = None
         if not _is_complete(output):
-            stop = _buy(args, settings, output, key, total)
+            stop = _buy(args, settings, output, key, total, launch)
         return _finish(args, settings, output, stop)
 
 
@@ -92,11 +103,11 @@ def _providers(path: Path, settings: Settings) -> ProviderList:
     return free
 
 
-def _target_fingerprint(args: argparse.Namespace, settings: Settings) -> str | None:
-    if settings.gateway != "embedded":
+def _target_fingerprint(args: argparse.Namespace, settings: Settings, launch: Launch | None) -> str | None:
+    if settings.gateway != "embedded" and launch is None:
         return None
     if args.target is None:
-        raise InputError("--target is needed by the embedded gateway: the target.json of the model to serve")
+        raise InputError("--target is needed by a gateway that serves the target here: its target.json")
     from eyrie.target import load_receipt
 
     return load_receipt(args.target).fingerprint
@@ -118,13 +129,21 @@ def _is_complete(output: Output) -> bool:
     return True
 
 
-def _buy(args: argparse.Namespace, settings: Settings, output: Output, key: ApiKey, total: int) -> StopSign:
+def _buy(
+    args: argparse.Namespace, settings: Settings, output: Output, key: ApiKey, total: int, launch: Launch | None
+) -> StopSign:
     with open_gateway(
-        settings.gateway, settings.base_url, target=args.target, width=settings.width, threads=args.threads
-    ) as url:
+        settings.gateway, settings.base_url, target=args.target, width=settings.width, threads=args.threads,
+        launch=launch, server_log=args.server_log,
+    ) as gateway:  # fmt: skip
+        if settings.gateway == "openai":  # a server that is not up is told before the first request
+            name = str(served_model(gateway.url, output.builder.providers.model, key)["id"])
+            providers = replace(output.builder.providers, model=name)
+            output = replace(output, builder=replace(output.builder, providers=providers))
 
         async def main() -> StopSign:
-            return await Run(output.vault, settings, output, key, url, total).main()
+            run = Run(output.vault, settings, output, key, gateway.url, total, server_problem=gateway.problem)
+            return await run.main()
 
         return trio.run(main)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -43,6 +44,7 @@ class Run:
     url: str
     total: int  # units in the prompts file
     stop: StopSign = field(default_factory=StopSign)
+    server_problem: Callable[[], str | None] = lambda: None  # why a server of this job's own is gone
     _active: int = 0
     _more: bool = True
     _judged: int = 0
@@ -72,6 +74,7 @@ class Run:
                 everything.start_soon(self._keep_lease, job)
                 everything.start_soon(self.gate.pump)
                 everything.start_soon(progress.show)
+                everything.start_soon(self._watch_server)
                 await everything.start(self._heed_signals, everything.cancel_scope)
                 await self._settle_lost()
                 async with trio.open_nursery() as conversations:
@@ -157,6 +160,13 @@ class Run:
         while True:
             await trio.sleep(HEARTBEAT_S)
             await self._lease(job)
+
+    async def _watch_server(self) -> None:
+        """A server of this job's own that ends takes the run with it at once: nobody will start it again."""
+        while (problem := self.server_problem()) is None:
+            await trio.sleep(HEARTBEAT_S)
+        self.stop.call(ExitCode.INCOMPLETE, problem)
+        self.gate.serve()
 
     async def _heed_signals(self, scope: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
