@@ -96,6 +96,9 @@ def http_fault(status: int, headers: Mapping[str, str], raw: bytes) -> Fault:
         return Fault(Blame.PERMANENT, "forbidden", text)
     if status == 404:
         return Fault(Blame.RUN, "no_endpoint", text, code=ExitCode.POLICY_EMPTY)
+    if status in (400, 422) and "return_" in text and "token_ids" in text:  # true of every request, so no row's fault
+        text += "; set gateway.ask_token_ids=false for this server"
+        return Fault(Blame.RUN, "token_ids_refused", text, code=ExitCode.USAGE)
     blame, reason = _typed(error) or _BY_STATUS.get(status, (Blame.GATEWAY, f"http_{status}"))
     if status == 400 and "context length" in text.lower():  # SGLang and vLLM say it in words only
         reason = "context_length"

@@ -1,20 +1,45 @@
 """Have the target answer a dataset's prompts, turn by turn, through the vault.
 
 Reads prompts/D.jsonl.zst and providers.json; writes generated/D.jsonl.zst (conversations in OpenAI chat form, every
-answer with its provenance) and generated/D.summary.json (counts, tokens, dollars). Answers are kept in the vault,
-so running it again buys only what is missing, and running it on a complete vault sends nothing at all.
+answer with its provenance) and generated/D.summary.json (counts, tokens, dollars, waste). Every answer goes into the
+vault before it counts, so running this again buys only what is missing, and on a complete vault it sends nothing. An
+incomplete dataset writes no file unless generate.on_exhausted=build_partial.
 
-Ctrl-C once stops admission and waits for what is under way (it is billed anyway); twice aborts. Either way the next
-run continues. An incomplete dataset writes no file unless generate.on_exhausted=build_partial.
+where the answers come from (gateway=NAME):
+  openrouter  paid, through the endpoints that providers.json accepts, within generate.budget_usd
+  openai      a server that runs already: gateway.base_url=http://127.0.0.1:30000/v1 (SGLang, vLLM, any other)
+  sglang      SGLang, started by this job on its GPUs and stopped with it; also when this job is killed
+  vllm        the same with vLLM
+  embedded    the target itself in a child process on this machine's CPU
+A server that the job starts listens on a free port of this machine only. Its options are gateway.launch.args, e.g.
+'gateway.launch.args={tp-size: 8, reasoning-parser: kimi_k2}'; gateway.launch.command says how to call it when it lives
+in an environment of its own, e.g. 'gateway.launch.command=[/opt/sglang/bin/python,-m,sglang.launch_server]'; its output
+goes to --server-log. Such a server costs nothing and needs no key. Where it gives token ids (vLLM; SGLang: of the
+prompt, newer ones of the answer too) they are kept, and nothing is encoded anew from text.
 
+what is shown: on a terminal one live line; else a line every 10 seconds, always with the same fields:
+  D: h:mm:ss STATE, ROWS/TOTAL rows, TOKENS/BUDGET tokens, N tok/s, $SPENT, ETA h:mm:ss, N in flight (limit L,
+  leased M), N rejected, N faults (by reason)
+Speed and ETA are those of the last minute. L is what the limiter lets out after overloads, M what this job may use
+beside the account's other jobs. At the end, also of a stopped job, comes the account: answers, tokens, dollars, dollars
+per million output tokens, speed, latency (median, 95th percentile), errors by reason, the same per endpoint; and of
+the dataset over all jobs: rejected rows, waste (attempts that cost something and gave nothing usable), open bills
+(attempts whose cost is not known yet), duplicates and losses. The last two are counted in the vault and are 0: a
+duplicate is a request paid for again although its answer was there, a loss is an answer paid for that is not there.
+
+stopping: Ctrl-C once stops admission and waits for what is under way (it is billed anyway); twice aborts it. After
+either, after `kill -9` and after a power cut the next run goes on where this one was.
+
+by hand:
     eyrie generate --slice "$(eyrie config --slice generate --dataset demo_code)" \\
         --runtime "$(eyrie config --runtime)" --providers results/laptop/providers.json \\
         --prompts results/laptop/prompts/demo_code.jsonl.zst --target results/laptop/target.json --vault vault \\
         --output results/laptop/generated/demo_code.jsonl.zst \\
         --summary results/laptop/generated/demo_code.summary.json
 
-exit codes: 10 key refused, 11 out of credits, 12 budget reached, 13 no endpoint, 14 too many rejects,
-15 rows still open or too few tokens, 130 interrupted. In all of them what was paid for is in the vault.
+exit codes: 3 no key, no server, or the server did not start; 10 key refused, 11 out of credits, 12 budget reached,
+13 no endpoint, 14 too many rejects, 15 rows still open or too few tokens, 130 interrupted. In all of them what was
+paid for is in the vault.
 """
 
 from __future__ import annotations
@@ -33,7 +58,8 @@ from eyrie.gateway.launch import Launch
 from eyrie.gateway.local import open_gateway
 from eyrie.gateway.providers import ProviderList
 from eyrie.gateway.request import RequestBuilder
-from eyrie.gateway.served import served_model
+from eyrie.gateway.served import context_of, served_model
+from eyrie.generate.account import lines
 from eyrie.generate.output import Counts, Incomplete, Output
 from eyrie.generate.rows import read_units
 from eyrie.generate.run import Run
@@ -41,6 +67,7 @@ from eyrie.generate.settings import Settings
 from eyrie.generate.stop import StopSign
 from eyrie.threads import add_argument
 from eyrie.vault import Vault
+from eyrie.vault.account import books
 from eyrie.vault.money import dollars
 
 
@@ -73,10 +100,8 @@ def run(args: argparse.Namespace) -> int:
     total = sum(1 for _ in read_units(args.prompts, settings.repetitions))
     with Vault(args.vault) as vault:
         output = Output(vault, settings, builder, args.prompts)
-        stop = None
-        if not _is_complete(output):
-            stop = _buy(args, settings, output, key, total, launch)
-        return _finish(args, settings, output, stop)
+        run_ = None if _is_complete(output) else _buy(args, settings, output, key, total, launch)
+        return _finish(args, settings, output, run_)
 
 
 def _providers(path: Path, settings: Settings) -> ProviderList:
@@ -131,25 +156,37 @@ def _is_complete(output: Output) -> bool:
 
 def _buy(
     args: argparse.Namespace, settings: Settings, output: Output, key: ApiKey, total: int, launch: Launch | None
-) -> StopSign:
+) -> Run:
+    """Buy what is missing; the run says why it ended and what it did."""
     with open_gateway(
         settings.gateway, settings.base_url, target=args.target, width=settings.width, threads=args.threads,
         launch=launch, server_log=args.server_log,
     ) as gateway:  # fmt: skip
-        if settings.gateway == "openai":  # a server that is not up is told before the first request
-            name = str(served_model(gateway.url, output.builder.providers.model, key)["id"])
-            providers = replace(output.builder.providers, model=name)
-            output = replace(output, builder=replace(output.builder, providers=providers))
+        if settings.gateway == "openai":
+            output = replace(output, builder=_as_served(output.builder, gateway.url, key))
 
-        async def main() -> StopSign:
-            run = Run(output.vault, settings, output, key, gateway.url, total, server_problem=gateway.problem)
-            return await run.main()
-
-        return trio.run(main)
+        run = Run(output.vault, settings, output, key, gateway.url, total, server_problem=gateway.problem)
+        trio.run(run.main)
+    return run
 
 
-def _finish(args: argparse.Namespace, settings: Settings, output: Output, stop: StopSign | None) -> int:
-    """Write the output when it is complete (or may be partial); else say in one message what is missing."""
+def _as_served(builder: RequestBuilder, url: str, key: ApiKey) -> RequestBuilder:
+    """`builder` with the name that the server at `url` has for the target, asked before the first request: a server
+    that is not up, or serves something else, is told at once and not row by row."""
+    entry = served_model(url, builder.providers.model, key)
+    context = context_of(entry)
+    if context is not None and builder.sampling.max_tokens >= context:
+        raise InputError(
+            f"{url}: serves {entry['id']} with {context} tokens of context, answers may take "
+            f"{builder.sampling.max_tokens}; lower generate.max_tokens or the dataset's, or serve it with more"
+        )
+    return replace(builder, providers=replace(builder.providers, model=str(entry["id"])))
+
+
+def _finish(args: argparse.Namespace, settings: Settings, output: Output, run: Run | None) -> int:
+    """Write the output when it is complete (or may be partial) and give the account; else give the account and say
+    in one message what is missing."""
+    stop = None if run is None else run.stop
     interrupted = stop is not None and stop.code is ExitCode.INTERRUPTED
     try:
         counts = output.write(args.output, args.summary, partial=settings.partial and not interrupted)
@@ -157,7 +194,9 @@ def _finish(args: argparse.Namespace, settings: Settings, output: Output, stop: 
         counts = Counts()
         for _ in _lenient(output, counts):
             pass
+        _account(output, counts, run)
         _explain(settings, output, counts, stop)
+    _account(output, counts, run)
     print(
         f"{settings.dataset}: {counts.answered} conversations, {counts.turns} answers, {counts.completion_tokens:,} "
         f"output tokens, {dollars(counts.cost)}"
@@ -167,6 +206,13 @@ def _finish(args: argparse.Namespace, settings: Settings, output: Output, stop: 
         file=sys.stderr,
     )
     return 0
+
+
+def _account(output: Output, counts: Counts, run: Run | None) -> None:
+    dataset = output.settings.dataset
+    spent = books(output.vault.query, output.builder.identity_model, dataset)
+    for line in lines(dataset, None if run is None else run.session, counts, spent):
+        print(line, file=sys.stderr)
 
 
 def _lenient(output: Output, counts: Counts):  # noqa: ANN202

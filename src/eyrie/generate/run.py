@@ -12,6 +12,7 @@ import trio
 from eyrie.errors import ExitCode
 from eyrie.gateway.clients import Clients, allow_open_files
 from eyrie.gateway.key import ApiKey
+from eyrie.generate.account import Session
 from eyrie.generate.buyer import Buyer
 from eyrie.generate.conversation import Conversation, take
 from eyrie.generate.gate import Gate
@@ -23,6 +24,7 @@ from eyrie.generate.settings import Settings
 from eyrie.generate.stop import Stopped, StopSign
 from eyrie.generate.window import TokenWindow
 from eyrie.vault import Vault
+from eyrie.vault.account import latencies
 from eyrie.vault.records import DATA
 
 HEARTBEAT_S = 1.0
@@ -45,6 +47,7 @@ class Run:
     total: int  # units in the prompts file
     stop: StopSign = field(default_factory=StopSign)
     server_problem: Callable[[], str | None] = lambda: None  # why a server of this job's own is gone
+    session: Session | None = None  # what this process did, at the end
     _active: int = 0
     _more: bool = True
     _judged: int = 0
@@ -53,7 +56,7 @@ class Run:
     async def main(self) -> StopSign:
         """Buy until nothing is open or the run is stopped; the sign says which. The first signal stops and drains,
         the second cancels what is under way (it becomes unknown in the vault)."""
-        settings = self.settings
+        settings, began = self.settings, trio.current_time()
         allow_open_files(settings.in_flight)
         job = self.vault.register(settings.run, settings.account, settings.dataset)
         start = START if settings.gateway == "openrouter" else float(settings.in_flight)
@@ -80,9 +83,12 @@ class Run:
                 async with trio.open_nursery() as conversations:
                     await self._dispatch(conversations)
                 everything.cancel_scope.cancel()
-            print(progress.line(), file=sys.stderr, flush=True)
+            print(progress.snapshot().line(), file=sys.stderr, flush=True)
         finally:
             self.vault.end(job)
+        model, tally = self.output.builder.identity_model, self.buyer.tally
+        latency = latencies(self.vault.query, model, settings.dataset, job)
+        self.session = Session(trio.current_time() - began, tally, latency, self.buyer.paid)
         return self.stop
 
     # Rows ------------------------------------------------------------------------------------------------------

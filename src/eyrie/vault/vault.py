@@ -82,6 +82,10 @@ class Vault:
 
     # Reading ---------------------------------------------------------------------------------------------------
 
+    def query(self, query: str, values: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
+        """All rows of a query. Raises InputError when the file is damaged."""
+        return list(self._rows(query, values))
+
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[sqlite3.Row]:
         try:
             yield from self._reader.execute(query, values)
