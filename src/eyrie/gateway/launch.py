@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shlex
 import socket
 import subprocess
@@ -23,6 +24,8 @@ GRACE_S = 15.0  # between SIGTERM and SIGKILL; nothing is under way any more
 SAY_EVERY_S = 10.0
 POLL_S = 1.0
 LOG_LINES = 15  # of a server that failed
+# Below the ports that clients are given, so that no connection takes it meanwhile; SGLang adds 10,000 for a second one.
+PORTS = range(20_000, 32_000)
 PORT_TRIES = 3  # another process may take a free port before the server does
 
 _ENGINES: dict[str, tuple[list[str], list[str]]] = {  # command, how it is told model, name, host and port
@@ -129,9 +132,7 @@ def launched(plan: Launch, path: str, name: str, log_path: Path, say: Callable[[
 
 
 def _start(plan: Launch, path: str, name: str, log_path: Path) -> Server:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = _free_port()
     argv = plan.argv(path, name, port)
     with open(log_path, "a", encoding="utf-8") as log:
         log.write(f"$ {shlex.join(argv)}\n")
@@ -141,6 +142,15 @@ def _start(plan: Launch, path: str, name: str, log_path: Path) -> Server:
         env={name: value for name, value in os.environ.items() if name != key.VARIABLE},
     )  # fmt: skip
     return Server(plan.engine, f"http://127.0.0.1:{port}/v1", log_path, process)
+
+
+def _free_port() -> int:
+    """A port that nobody listens on, out of `PORTS` at random so that jobs that start together do not meet."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _wait(plan: Launch, server: Server, say: Callable[[str], None]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -120,10 +120,14 @@ class Rate:
 
 
 class Progress:
-    """Reads the counters of a run; never touches the vault."""
+    """Reads the counters of a run; never touches the vault. `finished`: rows that this run brought to an end, without
+    those that the vault held whole, which pass in no time and would spoil the forecast."""
 
-    def __init__(self, dataset: str, total: int, buyer: Buyer, window: TokenWindow) -> None:
+    def __init__(
+        self, dataset: str, total: int, buyer: Buyer, window: TokenWindow, finished: Callable[[], int]
+    ) -> None:
         self.dataset, self.total, self.buyer, self.window = dataset, total, buyer, window
+        self._finished = finished
         self._began = trio.current_time()
         self._tokens, self._rows = Rate(self._began), Rate(self._began)
 
@@ -132,7 +136,7 @@ class Progress:
         tally, gate, window, now = self.buyer.tally, self.buyer.gate, self.window, trio.current_time()
         bought = tally.tokens
         rate = self._tokens.at(now, bought)
-        rows_rate = self._rows.at(now, window.rows)
+        rows_rate = self._rows.at(now, self._finished())
         cooling = gate.limiter.ready_at - now
         state = "draining" if gate.stop.called else f"cooling {cooling:.0f} s" if cooling > 0.5 else "running"
         return Snapshot(

@@ -72,7 +72,7 @@ class Run:
                 self.buyer = Buyer(
                     self.vault, job, settings, self.output.builder.providers, self.gate, clients, self.stop, self.key
                 )
-                progress = Progress(settings.dataset, self.total, self.buyer, self.window)
+                progress = Progress(settings.dataset, self.total, self.buyer, self.window, lambda: self._judged)
                 await self._lease(job)
                 everything.start_soon(self._keep_lease, job)
                 everything.start_soon(self.gate.pump)
