@@ -74,7 +74,7 @@ def test_a_server_that_runs_already_needs_its_address_and_no_target_files_to_gen
 
 
 def test_a_server_that_each_job_starts_gets_the_target_its_gpus_and_a_log(tmp_path):
-    done = dry("--directory", str(tmp_path), "-p", "generate", "--config", "gateway=sglang",
+    done = dry("--directory", str(tmp_path), "-p", "generate", "--resources", "gpu=2", "--config", "gateway=sglang",
                "set=[gateway.launch.args={tp-size:2},resources.generate.gpu=2]")  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "rule target:" in done.stdout and "gpu=2" in done.stdout and '"tp-size":2' in done.stdout
