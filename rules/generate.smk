@@ -1,5 +1,5 @@
 # The target's answers, bought or made once and kept in the vault; a rerun buys only what the vault lacks.
-# Local: one host owns the vault. Money, concurrency and the key come in --runtime and rerun nothing.
+# With gateway=sglang or vllm the job starts that server on its GPUs and stops it. Local: one host owns the vault. Money, concurrency and the key come in --runtime and rerun nothing.
 
 
 localrules:
@@ -15,16 +15,19 @@ rule generate_dataset:
     input:
         providers="<run>/providers.json",
         prompts="<run>/prompts/{dataset}.jsonl.zst",
-        target="<run>/target.json" if RUN.embedded else [],
+        target="<run>/target.json" if RUN.serves_target else [],
     output:
         rows="<run>/generated/{dataset}.jsonl.zst",
         summary="<run>/generated/{dataset}.summary.json",
     log:
-        "<logs>/generate/{dataset}.log",
-    threads: RUN.threads("generate", workflow.cores) if RUN.embedded else 1
+        job="<logs>/generate/{dataset}.log",
+        server="<logs>/generate/{dataset}.server.log",
+    threads: RUN.threads("generate", workflow.cores) if RUN.serves_target else 1
+    resources:
+        **RUN.resources("generate"),
     params:
         cfg=lambda wc: RUN.slice("generate", wc.dataset),
     shell:
-        "{RUN.eyrie} --log {log} generate --slice {params.cfg:q} --runtime {RUN.runtime:q}"
+        "{RUN.eyrie} --log {log.job} generate --slice {params.cfg:q} --runtime {RUN.runtime:q}"
         " --providers {input.providers} --prompts {input.prompts} {RUN.target_argument} --vault {RUN.vault:q}"
-        " --threads {threads} --output {output.rows} --summary {output.summary}"
+        " --threads {threads} --output {output.rows} --summary {output.summary} --server-log {log.server}"

@@ -64,7 +64,9 @@ def test_every_dataset_file_composes(laptop):
         ("generate.deadline_s=0", ["generate.deadline_s"]),
         ("datasets.demo_code.row=5", ["datasets.demo_code.row", "rows"]),
         ("datasets.demo_code.rows=0", ["datasets.demo_code.rows", "positive"]),
-        ("gateway=openai", ["gateway.base_url"]),
+        ("gateway=openai", ["gateway.base_url=http://127.0.0.1:30000/v1", "gateway=sglang"]),
+        ("gateway.launch.engine=sglang", ["gateway.launch.engine=sglang", "gateway=openai"]),
+        ("gateway.launch.port=1", ["gateway.launch.port", "ready_s"]),
         ("capture.aux_layers=[2,2,3]", ["capture.aux_layers", "different"]),
         ("run=a/b", ["run=", "letters"]),
         ("corpus.holdout=0", ["corpus.holdout"]),
@@ -206,3 +208,20 @@ def test_a_datasets_budget_reaches_its_job_and_reruns_nothing():
     assert all(stage_slice(before, s, "B1_glaive") == stage_slice(after, s, "B1_glaive") for s in SLICES)
     with pytest.raises(InputError, match="datasets.B1_glaive.budget_usd must not be negative"):
         compose(CONF, ["experiment=kimi_k2_5", "datasets.B1_glaive.budget_usd=-1"])
+
+
+def test_a_server_to_start_takes_the_targets_context_and_options_of_the_users_own():
+    config = compose(CONF, ["gateway=sglang", "gateway.launch.args={tp-size:8}", "gateway.launch.args.quiet=true"])
+    launch = config["gateway"]["launch"]
+    assert launch["engine"] == "sglang" and config["gateway"]["kind"] == "openai"
+    assert launch["args"] == {"context-length": 8192, "trust-remote-code": False, "tp-size": 8, "quiet": True}
+    assert config["resources"]["generate"]["gpu"] == 1
+    with pytest.raises(InputError, match="names a running server and gateway.launch.engine=vllm starts one"):
+        compose(CONF, ["gateway=vllm", "gateway.base_url=http://127.0.0.1:30000/v1"])
+
+
+def test_how_a_server_is_started_reruns_nothing():
+    """Who serves the target decides the answers; with which options it is started does not."""
+    before = compose(CONF, ["gateway=sglang"])
+    after = compose(CONF, ["gateway=sglang", "gateway.launch.args={tp-size:8}", "gateway.ask_token_ids=false"])
+    assert all(stage_slice(before, stage) == stage_slice(after, stage) for stage in SLICES)

@@ -21,6 +21,7 @@ from eyrie.schema import MONEY_AND_CONCURRENCY, Config, Slice
 
 GROUPS = ("target", "gateway", "dataset", "generate", "tokenize", "corpus", "capture", "drafter", "train",
           "evaluate", "experiment")  # fmt: skip
+OPEN = ("gateway.launch.args", "gateway.policy.evidence")  # mappings whose names the user chooses
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -92,8 +93,12 @@ def compose(conf_dir: str | Path, changes: Sequence[str] = ()) -> dict[str, Any]
 
 
 def _group_prefixes(changes: Sequence[str]) -> list[str]:
-    """`experiment` is no part of the default list, so Hydra wants it appended."""
-    return ["+" + change if change.startswith("experiment=") else change for change in changes]
+    """`experiment` is no part of the default list, so Hydra wants it appended; names in an open mapping are new."""
+
+    def prefix(change: str) -> str:
+        return "+" if change.startswith("experiment=") else "++" if change.startswith(OPEN) else ""
+
+    return [prefix(change) + change for change in changes]
 
 
 def explain(error: BaseException, folder: Path, changes: Sequence[str]) -> str:
@@ -180,8 +185,16 @@ def _check(config: dict[str, Any]) -> None:
          f"target.source={source!r} must be package:NAME, hub:ORG/NAME or folder:PATH")  # fmt: skip
     if config["gateway"]["kind"] == "openrouter":
         need(bool(config["target"]["openrouter_model"]), "gateway=openrouter needs target.openrouter_model")
-    if config["gateway"]["kind"] == "openai":
-        need(bool(config["gateway"]["base_url"]), "gateway=openai needs gateway.base_url")
+    gateway, engine = config["gateway"], config["gateway"]["launch"]["engine"]
+    if gateway["kind"] == "openai":
+        need(bool(gateway["base_url"] or engine),
+             "gateway=openai needs the address of a running server, e.g. gateway.base_url=http://127.0.0.1:30000/v1; "
+             "or let each job start one: gateway=sglang or gateway=vllm")  # fmt: skip
+        need(not (gateway["base_url"] and engine),
+             f"gateway.base_url names a running server and gateway.launch.engine={engine} starts one; "
+             "set one of them to null")  # fmt: skip
+    else:
+        need(engine is None, f"gateway.launch.engine={engine} is for gateway=openai, not {gateway['kind']}")
 
 
 SLOW = 10  # tokens a second that a paid endpoint gives under load: what a time limit must allow for
@@ -208,6 +221,8 @@ def _check_generate(config: Mapping[str, Any], need: Callable[[bool, str], None]
     if generate["on_length"] == "continue":
         need(kind != "openrouter", "generate.on_length=continue: no endpoint takes token ids, and text encoded anew is "
              "not what the target generated; raise generate.max_tokens, or keep or drop cut answers")  # fmt: skip
+        need(not config["gateway"]["stream"] and config["gateway"]["ask_token_ids"], "generate.on_length=continue "
+             "needs token ids: set gateway.ask_token_ids=true and gateway.stream=false")  # fmt: skip
         need(kind != "embedded", "generate.on_length=continue: the embedded gateway says the same again with a larger "
              "generate.max_tokens, and further; raise that instead")  # fmt: skip
 

@@ -18,6 +18,11 @@ class GatewayKind(Enum):
     openai = "openai"  # any OpenAI-compatible server
 
 
+class LaunchEngine(Enum):
+    sglang = "sglang"
+    vllm = "vllm"
+
+
 class Engine(Enum):
     transformers = "transformers"
 
@@ -82,11 +87,23 @@ class Policy:
 
 
 @dataclass
+class Launch:
+    """A server of the target that a generate job starts on its own GPUs and stops (gateway=sglang, gateway=vllm)."""
+
+    engine: LaunchEngine | None = None  # null: none is started, gateway.base_url names a running one
+    command: list[str] = field(default_factory=list)  # empty: `python -m sglang.launch_server`, `vllm serve`
+    args: dict[str, Any] = field(default_factory=dict)  # its options: {tp-size: 8} is --tp-size 8, true a bare one
+    ready_s: float = 3600.0  # longest wait for its first answer; loading a large model takes minutes
+
+
+@dataclass
 class Gateway:
     """Where the target's answers come from."""
 
     kind: GatewayKind = MISSING
     base_url: str | None = None  # null: OpenRouter's own; embedded: a port of its own on loopback
+    launch: Launch = field(default_factory=Launch)  # openai: a server that the job starts, instead of base_url
+    ask_token_ids: bool = True  # openai: ask for token ids (SGLang, vLLM); false for a server that refuses the option
     api_key_file: str | None = None  # else the environment variable OPENROUTER_API_KEY
     account: str = "default"  # name under which the vault books what this key spends
     account_budget_usd: float | None = None  # of all runs on this account together; null = each run's own only

@@ -38,9 +38,14 @@ class Workflow:
         return self.config["gateway"]["kind"] == "embedded"
 
     @property
+    def serves_target(self) -> bool:
+        """Whether generate jobs run the target themselves and so need its files: embedded, or a launched server."""
+        return self.embedded or self.config["gateway"]["launch"]["engine"] is not None
+
+    @property
     def target_argument(self) -> str:
         """`--target FILE` where the gateway runs the target itself; a paid gateway needs no model files."""
-        return f"--target {self.run}/target.json" if self.embedded else ""
+        return f"--target {self.run}/target.json" if self.serves_target else ""
 
     def slice(self, stage: str, dataset: str | None = None) -> str:
         """Canonical JSON of what a job's output depends on (a rule's only tracked parameter)."""

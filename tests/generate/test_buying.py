@@ -270,4 +270,4 @@ def test_progress_and_the_closing_line_name_counts(tmp_path: Path, double: Doubl
     job = Job(tmp_path, double, rows=3)
     assert job.run() == 0
     said = capfd.readouterr().err
-    assert "demo: 3/3 rows" in said and "demo: 3 conversations, 3 answers" in said and os.linesep in said
+    assert " 3/3 rows, " in said and "demo: 3 conversations, 3 answers" in said and os.linesep in said

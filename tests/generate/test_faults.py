@@ -139,7 +139,7 @@ def test_an_address_where_nothing_listens_ends_the_job(tmp_path: Path, double: D
     job.runtime["gateway"]["base_url"] = "http://127.0.0.1:9/api/v1"
     job.runtime["patience_s"] = 0.2
     assert job.run() == ExitCode.INCOMPLETE
-    assert "ConnectError" in capsys.readouterr().err
+    assert "server_not_up" in capsys.readouterr().err
     with job.open_vault() as vault:
         assert vault.committed() == {"settled": 0, "reserved": 0, "unknown": 0}
 

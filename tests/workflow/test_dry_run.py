@@ -64,6 +64,23 @@ def test_one_datasets_file_needs_only_its_own_jobs(empty):
     assert pending == {"target", "providers", "prompts_dataset", "generate_dataset"}
 
 
+def test_a_server_that_runs_already_needs_its_address_and_no_target_files_to_generate(tmp_path):
+    url = "gateway.base_url=http://127.0.0.1:30000/v1"
+    given = dry("--directory", str(tmp_path), "-p", "generate", "--config", f"set=[gateway=openai,{url}]")
+    assert given.returncode == 0, given.stdout
+    assert "127.0.0.1:30000" in given.stdout and "rule target:" not in given.stdout
+    missing = dry("--directory", str(tmp_path), "generate", "--config", "gateway=openai")
+    assert missing.returncode != 0 and url in missing.stdout and "Traceback" not in missing.stdout
+
+
+def test_a_server_that_each_job_starts_gets_the_target_its_gpus_and_a_log(tmp_path):
+    done = dry("--directory", str(tmp_path), "-p", "generate", "--resources", "gpu=2", "--config", "gateway=sglang",
+               "set=[gateway.launch.args={tp-size:2},resources.generate.gpu=2]")  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "rule target:" in done.stdout and "gpu=2" in done.stdout and '"tp-size":2' in done.stdout
+    assert "--server-log results/laptop/logs/generate/demo_code.server.log" in done.stdout
+
+
 def test_what_the_kimi_run_lacks_is_said_by_the_job_that_needs_it(tmp_path):
     closed = ("experiment=kimi_k2_5", "gateway.base_url=http://127.0.0.1:9/api/v1")
     project = Project(tmp_path, settings=())

@@ -22,7 +22,9 @@ from eyrie.catalogue.policy import Policy, demand_some, judge
 from eyrie.config import load_slice
 from eyrie.errors import ExitCode, EyrieError, InputError, MissingError
 from eyrie.files import read_json, write_json
+from eyrie.gateway import served
 from eyrie.gateway.key import NO_KEY, ApiKey, read_key
+from eyrie.gateway.launch import Launch
 from eyrie.gateway.local import open_gateway
 from eyrie.gateway.providers import FORMAT, Endpoint
 
@@ -46,8 +48,11 @@ def run(args: argparse.Namespace) -> int:
     kind = cut["gateway"]["kind"]
     policy = Policy.read(cut["gateway"]["policy"])
     key = _optional_key(kind, gateway["api_key_file"])
-    with open_gateway(kind, gateway["base_url"], target=args.target, catalogue_only=True) as base:
-        model, facts, endpoints = _read(kind, base, cut["target"], policy, key)
+    if Launch.read(gateway.get("launch")) is not None:  # each generate job starts it; loading it to list it is dear
+        model, facts, endpoints = cut["target"]["name"], listing.model_facts({}), [served.endpoint(None)]
+    else:
+        with open_gateway(kind, gateway["base_url"], target=args.target, catalogue_only=True) as opened:
+            model, facts, endpoints = _read(kind, opened.url, cut["target"], policy, key)
     _check_facts(model, facts, policy, cut["target"])
     # One server that the user chose himself is not judged: there is nothing to choose from.
     accepted, rejected = (endpoints, []) if kind == "openai" else judge(policy, endpoints)

@@ -12,6 +12,7 @@ from eyrie.gateway.fetch import get_json
 from eyrie.gateway.key import NO_KEY, ApiKey
 from eyrie.gateway.providers import Endpoint
 from eyrie.gateway.request import plain
+from eyrie.gateway.served import context_of, endpoint, served_model
 from eyrie.vault.money import decimal
 
 FACTS = ("canonical_slug", "context_length", "expiration_date")
@@ -97,21 +98,10 @@ def is_distillable(base: str, model: str, key: ApiKey = NO_KEY) -> bool:
 
 
 def openai_server(base: str, target: str, key: ApiKey = NO_KEY) -> tuple[str, dict[str, Any], list[Endpoint]]:
-    """(model id, facts, its one free endpoint) of an OpenAI-compatible server.
-
-    The server's name of the target may be a path: with a single model there is no doubt. Raises InputError else.
-    """
-    entries = _list(get_json(base, "models", key), f"{base}/models")
-    ids = [str(entry.get("id")) for entry in entries]
-    chosen = target if target in ids else ids[0] if len(ids) == 1 else None
-    if chosen is None:
-        raise InputError(f"{base}/models: serves {', '.join(ids) or 'nothing'}, not {target}; serve it under that name")
-    entry = entries[ids.index(chosen)]
-    context = entry.get("max_model_len") or entry.get("context_length")
-    endpoint = Endpoint(
-        "server", "server", None, 0, None, context or 0, None, "0", "0", "0", ("seed", "stop", "tools", "top_p")
-    )
-    return chosen, {**model_facts(entry), "context_length": context}, [endpoint]
+    """(model id, facts, its one free endpoint) of an OpenAI-compatible server (`served_model`)."""
+    entry = served_model(base, target, key)
+    context = context_of(entry)
+    return str(entry["id"]), {**model_facts(entry), "context_length": context}, [endpoint(context)]
 
 
 def _list(value: Any, url: str) -> list[dict[str, Any]]:

@@ -100,7 +100,12 @@ def http_fault(status: int, headers: Mapping[str, str], raw: bytes) -> Fault:
         return _forbidden(error, text)
     if status == 404:
         return _no_endpoint(error, text, wait)
+    if status in (400, 422) and "return_" in text and "token_ids" in text:  # true of every request, so no row's fault
+        text += "; set gateway.ask_token_ids=false for this server"
+        return Fault(Blame.RUN, "token_ids_refused", text, code=ExitCode.USAGE)
     blame, reason = _typed(error) or _BY_STATUS.get(status, (Blame.GATEWAY, f"http_{status}"))
+    if status == 400 and "context length" in text.lower():  # SGLang and vLLM say it in words only
+        reason = "context_length"
     return Fault(blame, reason, text, maybe or reason == "timeout", wait)
 
 
@@ -128,6 +133,11 @@ def _no_endpoint(error: dict[str, Any], text: str, wait: float | None) -> Fault:
     if reasons - _ALWAYS_EXCLUDED == {"context_length"}:
         return Fault(Blame.PERMANENT, "context_length", text)
     return Fault(Blame.RUN, "no_endpoint", text, code=ExitCode.POLICY_EMPTY)
+
+
+def unreached(error: Exception, url: str) -> Fault:
+    """The fault of a request that could not be sent (nothing listens at `url`): nothing is billed."""
+    return Fault(Blame.GATEWAY, "server_not_up", f"{url} cannot be connected to ({str(error) or type(error).__name__})")
 
 
 def inband_fault(error: Any, *, billed: bool) -> Fault:

@@ -9,7 +9,7 @@ from decimal import Decimal
 import httpx
 import trio
 
-from eyrie.gateway.errors import Blame, Fault
+from eyrie.gateway.errors import Blame, Fault, unreached
 from eyrie.gateway.reply import Expected, Reply, classify
 from eyrie.gateway.stream import read_body
 
@@ -49,8 +49,9 @@ async def exchange(
         fault = Fault(Blame.ROW, "deadline", f"not finished after {patience.deadline:g} s", maybe_billed=True)
     except httpx.ReadTimeout:
         fault = Fault(Blame.ROW, "silent", f"no byte for {patience.silence:g} s", maybe_billed=True)
+    except NEVER_SENT as error:
+        fault = unreached(error, url)
     except httpx.HTTPError as error:
-        sent = not isinstance(error, NEVER_SENT)
-        fault = Fault(Blame.GATEWAY, type(error).__name__, str(error), maybe_billed=sent)
+        fault = Fault(Blame.GATEWAY, type(error).__name__, str(error), maybe_billed=True)
     cost = None if fault.maybe_billed and expected.paid else Decimal(0)
     return Reply(b"", fault=fault, cost=cost, generation_id=generation)

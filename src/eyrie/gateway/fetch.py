@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -30,7 +31,7 @@ def get_json(base: str, path: str, key: ApiKey = NO_KEY, *, pause_s: float = 1.0
                 if response.status_code == 200:
                     return response.json()
             except httpx.HTTPError as error:
-                trouble = type(error).__name__
+                trouble = "no server is up there" if isinstance(error, httpx.ConnectError) else type(error).__name__
                 continue
             except ValueError:
                 trouble = "the reply is no JSON"
@@ -41,7 +42,8 @@ def get_json(base: str, path: str, key: ApiKey = NO_KEY, *, pause_s: float = 1.0
             if response.status_code == 401:
                 raise EyrieError(f"{url}: the key was refused ({trouble})", code=ExitCode.KEY_REFUSED)
             if response.status_code == 404:
-                raise InputError(f"{url}: not found ({trouble})")
+                hint = "" if urlsplit(base).path.strip("/") else f"; most servers answer under {base}/v1"
+                raise InputError(f"{url}: not found ({trouble}){hint}")
             if response.status_code < 500 and response.status_code not in (403, 408, 429):
                 break
             if fault.retry_after is not None:

@@ -173,6 +173,8 @@ def _finish_fault(finish: Any, choice: dict[str, Any], message: dict[str, Any], 
         return Fault(Blame.ROW, "refused", str(message["refusal"])[:200], unbilled)
     if finish is None and not has_substance(message):
         return Fault(Blame.GATEWAY, "empty_cold_start", "no content and no finish_reason", unbilled)
+    if finish == "abort":  # SGLang and vLLM: the server gave up on it, at its end or by somebody's order
+        return Fault(Blame.GATEWAY, "aborted", "finish_reason abort", unbilled)
     if finish not in FINISHED:
         return Fault(Blame.ROW, "finish_reason", f"finish_reason {finish!r}", unbilled)
     calls = message.get("tool_calls")
@@ -260,13 +262,21 @@ def assistant_message(reply: Any) -> dict[str, Any]:
 
 
 def token_ids(reply: Any) -> dict[str, list[int]]:
-    """`prompt_token_ids` and `token_ids` when the server offered them (vLLM's names), else nothing."""
+    """`prompt_token_ids` and `token_ids` when the server offered them, else nothing.
+
+    vLLM writes prompt_token_ids beside `choices` and token_ids into the choice; SGLang writes prompt_token_ids and
+    response_token_ids into the choice.
+    """
     choice = reply["choices"][0]
     found = {}
-    for name in ("prompt_token_ids", "token_ids"):
-        value = choice.get(name, reply.get(name))
-        if isinstance(value, list) and value and all(type(item) is int for item in value):
-            found[name] = value
+    for name, spellings in (
+        ("prompt_token_ids", ("prompt_token_ids",)),
+        ("token_ids", ("token_ids", "response_token_ids")),
+    ):
+        for value in (place.get(spelling) for spelling in spellings for place in (choice, reply)):
+            if isinstance(value, list) and value and all(type(item) is int for item in value):
+                found[name] = value
+                break
     return found
 
 

@@ -89,6 +89,7 @@ class RequestBuilder:
     thinking: bool | None
     providers: ProviderList
     stream: bool = False
+    ask_token_ids: bool = True  # of a server of one's own
 
     def build(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None, repetition: int = 0) -> Request:
         """The request for the next assistant turn after `messages`.
@@ -128,9 +129,18 @@ class RequestBuilder:
         if self.kind == "openrouter":
             thinking = {} if self.thinking is None else {"reasoning": {"enabled": self.thinking}}
             return {"stream": self.stream, "provider": self._provider(bool(tools)), **thinking}
-        template = {} if self.thinking is None else {"chat_template_kwargs": {"thinking": self.thinking}}
         usage = {"stream_options": {"include_usage": True}} if self.stream else {}
-        return {"stream": self.stream, "return_token_ids": True, **usage, **template}
+        if self.kind == "embedded":
+            template = {} if self.thinking is None else {"chat_template_kwargs": {"thinking": self.thinking}}
+            return {"stream": self.stream, "return_token_ids": True, **usage, **template}
+        # Exact ids instead of text that is encoded again: vLLM and newer SGLang know the first option, older SGLang
+        # the second, for the prompt alone; in a stream SGLang refuses to give any. A template reads its own spelling
+        # of the reasoning switch.
+        asked = self.ask_token_ids and not self.stream
+        ids = {"return_token_ids": True, "return_prompt_token_ids": True} if asked else {}
+        switch = {"thinking": self.thinking, "enable_thinking": self.thinking}
+        template = {} if self.thinking is None else {"chat_template_kwargs": switch}
+        return {"stream": self.stream, **ids, **usage, **template}
 
     def _provider(self, tools: bool) -> dict[str, Any]:
         """OpenRouter's `provider` object: full tags, since a bare provider name lets all its precisions in."""

@@ -23,6 +23,7 @@ from eyrie.generate.gate import Gate
 from eyrie.generate.purse import Purse
 from eyrie.generate.settings import Settings
 from eyrie.generate.stop import Stopped, StopSign
+from eyrie.generate.tally import Tally
 from eyrie.schema import Reserve
 from eyrie.vault import Admission, Answer, Decision, Identity, Usage, Vault, Wanted, ledger
 from eyrie.vault.money import dollars, microdollars
@@ -31,18 +32,6 @@ from eyrie.vault.reservation import Reservations
 POLL_S = 0.2  # how often to ask again while another process holds the request
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 30.0
 SETTLE_TRIES = 5  # the gateway's record of a request may lag behind it
-
-
-@dataclass
-class Tally:
-    """What this process did; for progress lines only (the summary comes from the vault)."""
-
-    bought: int = 0
-    shared: int = 0
-    rejected: int = 0
-    tokens: int = 0
-    cost: Decimal = Decimal(0)
-    faults: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -204,9 +193,7 @@ class Buyer:
         else:
             final = cost if cost is not None else Decimal(0)
             stored = await self.vault.commit(lambda c: ledger.finish(c, admission.entry, answer, final))
-        self.tally.bought += 1
-        self.tally.tokens += stored.usage.completion_tokens
-        self.tally.cost += source.cost if source is not None else cost or Decimal(0)
+        self.tally.answered(stored.provider, stored.usage, source.cost if source is not None else cost or Decimal(0))
         return stored
 
     async def _bill_of(self, reply: Reply) -> tuple[Usage, Decimal]:
@@ -225,19 +212,18 @@ class Buyer:
     async def _book(self, admission: Admission, reply: Reply, fault: Fault) -> Answer | None:
         """Journal a failed attempt; the rejection when the row is given up. Raises Stopped for a run-level fault."""
         detail = self._detail(fault)
-        self.tally.faults[fault.reason] = self.tally.faults.get(fault.reason, 0) + 1
         cost, provider = reply.cost, reply.provider
         if cost is None and reply.generation_id:
             record = await self._generation(reply.generation_id)
             if record is not None:
                 cost, provider = record.cost, record.provider
         entry, blame = admission.entry, fault.blame.value
+        self.tally.failed(provider, fault.reason, cost)
         if cost is None:
             await self.vault.commit(
                 lambda c: ledger.lose(c, entry, blame, detail, status=reply.status, generation_id=reply.generation_id)
             )
         else:
-            self.tally.cost += cost
             await self.vault.commit(
                 lambda c: ledger.fail(
                     c, entry, cost, blame, detail,

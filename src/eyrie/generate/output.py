@@ -16,6 +16,7 @@ from eyrie.generate.conversation import Conversation, take
 from eyrie.generate.rows import Unit, read_units
 from eyrie.generate.settings import Settings
 from eyrie.vault import Answer, Identity, Vault
+from eyrie.vault.account import books as books_of
 from eyrie.vault.money import MICRO
 
 FORMAT = "eyrie-generated-1"
@@ -170,7 +171,8 @@ class Output:
 
     def summary(self, counts: Counts, why: str) -> dict[str, Any]:
         """The summary as JSON; every figure follows from the vault, so equal vaults give equal summaries."""
-        books = self.vault.spent(self.builder.identity_model, self.settings.dataset)
+        model, dataset = self.builder.identity_model, self.settings.dataset
+        books, account = self.vault.spent(model, dataset), books_of(self.vault.query, model, dataset)
         return {
             "format": FORMAT,
             "dataset": self.settings.dataset,
@@ -189,7 +191,13 @@ class Output:
             "changed": counts.changed,
             "shared": counts.shared,
             "dollars": {"answers": plain(Decimal(counts.cost) / MICRO), "billed": plain(books["billed"]),
-                        "wasted": plain(books["wasted"])},
+                        "wasted": plain(books["wasted"]),
+                        "per_million_output": _per_million(counts)},
+            "waste": {"attempts": account.waste.attempts, "dollars": plain(account.waste.dollars),
+                      "reasons": {name: {"attempts": part.attempts, "dollars": plain(part.dollars)}
+                                  for name, part in sorted(account.waste_by_reason.items())}},
+            "duplicates": account.duplicates,
+            "losses": account.losses,
             "providers": {name: dict(sorted(c.items())) for name, c in sorted(counts.providers.items())},
         }  # fmt: skip
 
@@ -204,3 +212,10 @@ def joined(first: dict[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
         "cost_microusd": first["cost_microusd"] + rest["cost_microusd"], "changed": first["changed"] or rest["changed"],
         "token_ids": first["token_ids"] + rest["token_ids"],
     }  # fmt: skip
+
+
+def _per_million(counts: Counts) -> str | None:
+    """Dollars per million output tokens of the answers in use, to the cent's hundredth."""
+    if not counts.completion_tokens:
+        return None
+    return plain((Decimal(counts.cost) / counts.completion_tokens).quantize(Decimal("0.0001")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -11,6 +12,7 @@ import trio
 from eyrie.errors import ExitCode, EyrieError
 from eyrie.gateway.clients import Clients, allow_open_files
 from eyrie.gateway.key import ApiKey
+from eyrie.generate.account import Session
 from eyrie.generate.buyer import Buyer
 from eyrie.generate.conversation import Conversation, take
 from eyrie.generate.gate import Gate
@@ -24,6 +26,7 @@ from eyrie.generate.stock import Stock
 from eyrie.generate.stop import Stopped, StopSign
 from eyrie.generate.window import TokenWindow
 from eyrie.vault import Vault
+from eyrie.vault.account import latencies
 
 HEARTBEAT_S = 1.0
 JUDGED_ROWS = 50  # rows before the share of rejects is looked at
@@ -43,6 +46,8 @@ class Run:
     stock: Stock
     total: int  # units in the prompts file
     stop: StopSign = field(default_factory=StopSign)
+    server_problem: Callable[[], str | None] = lambda: None  # why a server of this job's own is gone
+    session: Session | None = None  # what this process did, at the end
     _active: int = 0
     _more: bool = True
     _judged: int = 0
@@ -51,7 +56,7 @@ class Run:
     async def main(self) -> StopSign:
         """Buy until nothing is open or the run is stopped; the sign says which. The first signal stops and drains,
         the second cancels what is under way (it becomes unknown in the vault)."""
-        settings = self.settings
+        settings, began = self.settings, trio.current_time()
         allow_open_files(settings.in_flight)
         self._check_room()
         self.paid = not all(e.is_free for e in self.output.builder.providers.accepted)
@@ -68,13 +73,14 @@ class Run:
                 self.buyer = Buyer(
                     self.vault, job, settings, self.output.builder.providers, self.gate, clients, self.stop, self.key
                 )
-                progress = Progress(settings.dataset, self.total, self.buyer, self.window)
+                progress = Progress(settings.dataset, self.total, self.buyer, self.window, lambda: self._judged)
                 await self._lease(job)
                 reconciler = Reconciler(self.vault, settings, self.key, self.url, job, reading, self.stop)
                 everything.start_soon(self._keep_lease, job)
                 everything.start_soon(self.buyer.purse.pump)
                 everything.start_soon(self.gate.pump)
                 everything.start_soon(progress.show)
+                everything.start_soon(self._watch_server)
                 await everything.start(self._heed_signals, everything.cancel_scope)
                 await self._settle_lost()
                 if self.reconciled:
@@ -85,11 +91,14 @@ class Run:
                 if self.reconciled and not self.stop.called:
                     await reconciler.at_end()
                 everything.cancel_scope.cancel()
-            print(progress.line(), file=sys.stderr, flush=True)
+            print(progress.snapshot().line(), file=sys.stderr, flush=True)
         except Stopped:
             pass
         finally:
             self._end(job)
+        model, tally = self.output.builder.identity_model, self.buyer.tally
+        latency = latencies(self.vault.query, model, settings.dataset, job)
+        self.session = Session(trio.current_time() - began, tally, latency, self.buyer.paid)
         return self.stop
 
     @property
@@ -190,6 +199,13 @@ class Run:
                 self.stop.call(error.code, str(error))
             if self.stop.called:
                 self.gate.serve()
+
+    async def _watch_server(self) -> None:
+        """A server of this job's own that ends takes the run with it at once: nobody will start it again."""
+        while (problem := self.server_problem()) is None:
+            await trio.sleep(HEARTBEAT_S)
+        self.stop.call(ExitCode.INCOMPLETE, problem)
+        self.gate.serve()
 
     async def _heed_signals(self, scope: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

@@ -83,10 +83,10 @@ class Settings:
 
     def identity_model(self, target_fingerprint: str | None) -> str:
         """The vault's name of the model. A model served here carries its weights' fingerprint: a retrained one under
-        the same name is another model."""
+        the same name is another model. What a server of somebody else's loaded is not known beyond its name."""
         if self.gateway == "openrouter":
             return str(self.openrouter_model)
-        return f"{self.target}@{target_fingerprint}" if self.gateway == "embedded" else self.target
+        return self.target if target_fingerprint is None else f"{self.target}@{target_fingerprint}"
 
 
 def _quality(kind: str, given: dict[str, Any]) -> Quality | None:

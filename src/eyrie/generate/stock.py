@@ -20,7 +20,7 @@ class Stocked(NamedTuple):
 
     unit: Unit
     tokens: int | None
-    begun: bool  # the vault says something about its first turn
+    word: Word | None  # what the vault says of its first turn
 
 
 class Stock:
@@ -49,7 +49,7 @@ class Stock:
             if stocked is None:
                 return budget is None
             tokens = stocked.tokens
-            if tokens is None and stocked.begun:
+            if tokens is None and stocked.word is not None:
                 tokens = self._output.tokens_of(stocked.unit)
             if tokens is None:
                 self._next = stocked
@@ -67,11 +67,8 @@ class Stock:
             for row in batch:
                 for repetition in repetitions:
                     word = words.get((row.id, 0, repetition))
-                    if word is None:
-                        yield Stocked(Unit(row, repetition), None, False)
-                    else:
-                        whole = is_whole(output, row, word)
-                        yield Stocked(Unit(row, repetition), word.completion_tokens if whole else None, True)
+                    whole = word is not None and is_whole(output, row, word)
+                    yield Stocked(Unit(row, repetition), word.completion_tokens if word and whole else None, word)
 
 
 def is_whole(output: Output, row: Row, word: Word) -> bool:
@@ -89,11 +86,15 @@ def survey(output: Output) -> Counts:
         if counts.full:
             break
         counts.prompts += 1
-        if stocked.tokens is not None:
-            counts.answered += 1
-            counts.completion_tokens += stocked.tokens
-        elif not stocked.begun:
+        word = stocked.word
+        if word is None:
             counts.open += 1
+        elif stocked.tokens is not None:
+            counts.answered += 1
+            counts.turns += 1
+            counts.completion_tokens += stocked.tokens
+            counts.cost += word.cost
+            counts.shared += word.shared
         else:
             counts.answered += output.replay(stocked.unit, counts) is not None
     return counts

@@ -80,11 +80,12 @@ class Reader:
         """(row, turn, repetition) -> what the vault says, for the answers to `rows` (at most 10,000 at once), from an
         index alone: no reply is touched."""
         query = (
-            "SELECT row, turn, repetition, verdict, completion_tokens FROM answers INDEXED BY answers_words "
+            "SELECT row, turn, repetition, verdict, completion_tokens, cost, shared_from IS NOT NULL FROM answers "
+            "INDEXED BY answers_words "
             f"WHERE superseded = 0 AND model = ? AND dataset = ? AND row IN ({','.join('?' * len(rows))})"
         )
         found = self.query(query, (model, dataset, *rows))
-        return {(r[0], r[1], r[2]): Word(r[3], r[4]) for r in found}
+        return {(r[0], r[1], r[2]): Word(r[3], r[4], r[5], bool(r[6])) for r in found}
 
     def index(self, model: str, dataset: str) -> dict[tuple[str, int, int], tuple[str, int]]:
         """(row, turn, repetition) -> (verdict, completion tokens) of all a dataset's answers, without their text."""

@@ -67,6 +67,8 @@ class Word(NamedTuple):
 
     verdict: str
     completion_tokens: int
+    cost: int  # micro-dollars; 0 when shared
+    shared: bool
 
 
 @dataclass(frozen=True)
