@@ -20,7 +20,7 @@ LOWER = {
     "drafter": {"target", "shards"},
 }
 STAGES = {
-    "catalogue", "prompts", "generate", "tokenize", "corpus", "capture", "train", "evaluate", "report",
+    "catalogue", "plan", "prompts", "generate", "tokenize", "corpus", "capture", "train", "evaluate", "report",
 }  # fmt: skip
 TOP = {"cli", "__main__", "commands", "workflow"}
 

@@ -15,9 +15,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from eyrie.errors import InputError
+from eyrie.errors import InputError, check_known
 from eyrie.files import canonical_json
-from eyrie.schema import MONEY_AND_CONCURRENCY, Config, Slice
+from eyrie.schema import MONEY_AND_CONCURRENCY, QUANTIZATIONS, Config, Slice
 
 GROUPS = ("target", "gateway", "dataset", "generate", "tokenize", "corpus", "capture", "drafter", "train",
           "evaluate", "experiment")  # fmt: skip
@@ -175,8 +175,18 @@ def _check(config: dict[str, Any]) -> None:
     source = config["target"]["source"]
     need(source.split(":")[0] in ("package", "hub", "folder") and ":" in source,
          f"target.source={source!r} must be package:NAME, hub:ORG/NAME or folder:PATH")  # fmt: skip
+    for name in config["gateway"]["policy"]["quantizations"]:
+        check_known("configuration: gateway.policy.quantizations", name, QUANTIZATIONS, "is no quantization")
     if config["gateway"]["kind"] == "openrouter":
         need(bool(config["target"]["openrouter_model"]), "gateway=openrouter needs target.openrouter_model")
+    tokens = config["generate"]["tokens_per_dataset"]
+    need(tokens is None or tokens == "fit" or (isinstance(tokens, int) and tokens > 0),
+         f"generate.tokens_per_dataset={tokens!r} must be a positive number, null or fit")  # fmt: skip
+    need(tokens != "fit" or (config["gateway"]["kind"] == "openrouter" and config["generate"]["budget_usd"] > 0),
+         "generate.tokens_per_dataset=fit needs gateway=openrouter and generate.budget_usd, which it is to fit")  # fmt: skip
+    need(config["plan"]["answer_tokens"] > 0, "plan.answer_tokens must be positive")
+    for name in ("prompt_price", "completion_price"):
+        need((config["plan"][name] or 0) >= 0, f"plan.{name} must not be negative")
     if config["gateway"]["kind"] == "openai":
         need(bool(config["gateway"]["base_url"]), "gateway=openai needs gateway.base_url")
 
@@ -185,6 +195,7 @@ def _check(config: dict[str, Any]) -> None:
 SLICES: dict[str, tuple[str, ...]] = {
     "target": ("target.name", "target.source", "target.revision", "target.trust_remote_code"),
     "providers": ("gateway.kind", "gateway.policy", "target.openrouter_model", "target.name", "target.thinking"),
+    "fit": ("run", "target.openrouter_model"),
     "prompts": ("prompts",),
     "generate": ("generate", "gateway.kind", "target.name", "target.openrouter_model", "target.thinking"),
     "tokenize": ("tokenize", "target.thinking", "target.trust_remote_code"),
@@ -211,6 +222,11 @@ def stage_slice(config: Mapping[str, Any], stage: str, dataset: str | None = Non
         place[last] = node
     if stage == "generate":
         cut["generate"] = {k: v for k, v in cut["generate"].items() if k not in MONEY_AND_CONCURRENCY}
+    if stage == "providers":  # an endpoint must give the shortest answers that are asked for; each job checks its own
+        asked = config["generate"]["max_tokens"]
+        cut["max_tokens"] = min(d["max_tokens"] or asked for d in config["datasets"].values())
+    if stage == "fit":  # a share is chosen for these; neither prices nor budget, which must not choose anew
+        cut["datasets"] = {name: d["tokens"] for name, d in config["datasets"].items()}
     if dataset is not None:
         known = {**config["datasets"], **config["evaluate"]["benchmarks"]}
         cut["dataset"] = {"name": dataset, **known[dataset]}
@@ -222,6 +238,19 @@ def runtime(config: Mapping[str, Any]) -> str:
     generate = {key: config["generate"][key] for key in MONEY_AND_CONCURRENCY}
     gateway = config["gateway"]
     return canonical_json({"run": config["run"], **generate, "gateway": gateway})
+
+
+def plan_settings(config: Mapping[str, Any]) -> str:
+    """Canonical JSON of what a plan is made from; in no slice, since it is mostly money."""
+    gateway, target = config["gateway"], config["target"]
+    return canonical_json(
+        {
+            "run": config["run"],
+            "target": {name: target[name] for name in ("openrouter_model", "thinking")},
+            "gateway": {name: gateway[name] for name in ("account", "account_budget_usd")},
+            **{name: config[name] for name in ("generate", "datasets", "plan")},
+        }
+    )
 
 
 def shards(config: Mapping[str, Any], dataset: str) -> list[str]:

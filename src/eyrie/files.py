@@ -112,14 +112,14 @@ def read_jsonl_zst(path: str | os.PathLike[str]) -> Iterator[Any]:
 
     Raises InputError with the file's name and the line when it is missing, cut off, damaged or no JSON.
     """
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(lines_zst(path), start=1):
         try:
             yield json.loads(line)
         except ValueError as error:
             raise InputError(f"{path}: line {number} is not JSON ({error}); delete the file and rerun") from None
 
 
-def _lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
+def lines_zst(path: str | os.PathLike[str]) -> Iterator[bytes]:
     """The lines of a one-frame zstd file without their b"\\n"; the frame's end and checksum must be there."""
     decompressor = zstandard.ZstdDecompressor().decompressobj()
     rest, number = b"", 0

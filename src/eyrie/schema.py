@@ -11,6 +11,15 @@ from typing import Any
 
 from omegaconf import MISSING
 
+# OpenRouter's names. In its request filter `fp8` lets mxfp8 in as well and `fp4` all kinds of it; here each is itself.
+QUANTIZATIONS = ("int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown")
+PARAMETERS = (
+    "tools", "tool_choice", "parallel_tool_calls", "reasoning", "include_reasoning", "reasoning_effort",
+    "response_format", "structured_outputs", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k",
+    "top_a", "min_p", "seed", "stop", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias",
+    "logprobs", "top_logprobs", "verbosity", "web_search_options",
+)  # fmt: skip
+
 
 class GatewayKind(Enum):
     embedded = "embedded"  # a small real model in a child process on this machine
@@ -35,6 +44,12 @@ class OnLength(Enum):
 class OnChanged(Enum):
     keep = "keep"
     rebuy = "rebuy"
+
+
+class FitPrice(Enum):
+    cheapest = "cheapest"
+    expected = "expected"
+    worst = "worst"
 
 
 class OnExhausted(Enum):
@@ -118,7 +133,9 @@ class Generate:
     seed: int | None = 0
     max_tokens: int = 256  # output tokens of one answer
     repetitions: int = 1  # answers bought for one prompt
-    tokens_per_dataset: int | None = None  # output-token budget; null: every row is answered
+    # output-token budget; null: every row is answered; fit: the largest equal one that generate.budget_usd holds,
+    # chosen once (`eyrie plan`), and a dataset is also complete when it has no more rows
+    tokens_per_dataset: int | str | None = None
     on_length: OnLength = OnLength.keep
     on_changed_request: OnChanged = OnChanged.keep
     on_exhausted: OnExhausted = OnExhausted.stop
@@ -130,6 +147,16 @@ class Generate:
     timeout_s: float = 600.0  # longest silence on one request
     patience_s: float = 600.0  # a gateway that gives nothing usable for so long ends the job
     max_reject_share: float = 0.5  # more rejected rows than this (of at least 50) end the job
+
+
+@dataclass
+class Plan:
+    """What `eyrie plan` assumes where it cannot know yet; part of no file."""
+
+    prompt_price: float | None = None  # USD per million tokens, until providers.json is there; null = not counted
+    completion_price: float | None = None  # likewise; null = unknown
+    answer_tokens: int = 1500  # output tokens of one answer, until the vault holds some of the dataset
+    fit_price: FitPrice = FitPrice.expected  # the price that tokens_per_dataset=fit must fit at
 
 
 @dataclass
@@ -226,6 +253,7 @@ class Config:
     datasets: dict[str, Dataset] = field(default_factory=dict)
     prompts: Prompts = field(default_factory=Prompts)
     generate: Generate = field(default_factory=Generate)
+    plan: Plan = field(default_factory=Plan)
     tokenize: Tokenize = field(default_factory=Tokenize)
     corpus: Corpus = field(default_factory=Corpus)
     capture: Capture = field(default_factory=Capture)

@@ -9,8 +9,10 @@ from typing import Any
 
 from eyrie.errors import InputError
 from eyrie.files import read_json
+from eyrie.gateway.prices import Pricing
 
 FORMAT = "eyrie-providers-1"
+UNDECLARED = (None, "unknown")  # quantizations that say nothing
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class Endpoint:
     completion_price: str
     request_price: str = "0"  # USD per request
     supported_parameters: tuple[str, ...] = ()
+    max_prompt_tokens: int | None = None
+    uptime_30m: float | None = None
+    pricing: dict[str, Any] = field(default_factory=dict, hash=False)  # as `prices.kept` leaves it
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "supported_parameters": sorted(self.supported_parameters)}
@@ -37,6 +42,13 @@ class Endpoint:
         known = {f.name for f in fields(cls)}
         kept = {k: v for k, v in value.items() if k in known}
         return cls(**{**kept, "supported_parameters": tuple(kept.get("supported_parameters", ()))})
+
+    @property
+    def tariff(self) -> Pricing:
+        """The endpoint's pricing with its conditions; without any, its highest prices are its only ones."""
+        return self.pricing or {
+            "prompt": self.prompt_price, "completion": self.completion_price, "request": self.request_price,
+        }  # fmt: skip
 
     @property
     def is_free(self) -> bool:
@@ -74,6 +86,15 @@ class ProviderList:
         return replace(
             self, accepted=tuple(e for e in self.accepted if (e.max_completion_tokens or max_tokens) >= max_tokens)
         )
+
+    @property
+    def quantizations(self) -> list[str]:
+        """What a request's `provider.quantizations` must let pass: the policy's, and `unknown` when an endpoint that
+        declares none was accepted by written evidence."""
+        wanted = set(self.policy.get("quantizations") or ())
+        if wanted and any(e.quantization in UNDECLARED for e in self.accepted):
+            wanted.add("unknown")
+        return sorted(wanted)
 
     def highest(self, price: str) -> Decimal:
         """The highest `prompt_price`, `completion_price` or `request_price` (USD) among the accepted endpoints."""

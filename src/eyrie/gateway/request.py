@@ -75,8 +75,8 @@ class RequestBuilder:
                     "completion": plain(self.providers.highest("completion_price") * MILLION),
                 },
             }
-            if quantizations := self.providers.policy.get("quantizations"):
-                block["quantizations"] = sorted(quantizations)
+            if quantizations := self.providers.quantizations:
+                block["quantizations"] = quantizations
             if collection := self.providers.policy.get("data_collection"):
                 block["data_collection"] = collection
             if self.providers.policy.get("distillable"):

@@ -38,6 +38,7 @@ from eyrie.generate.settings import Settings
 from eyrie.generate.stop import StopSign
 from eyrie.threads import add_argument
 from eyrie.vault import Vault
+from eyrie.vault.fitted import read_fit
 from eyrie.vault.money import dollars
 
 
@@ -48,13 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", required=True, type=Path, help="prompts/D.jsonl.zst")
     parser.add_argument("--target", type=Path, help="target.json; needed by the embedded gateway only")
     parser.add_argument("--vault", required=True, type=Path, help="folder of the vault")
+    parser.add_argument("--fit", nargs="?", type=Path, help="fit.json, when generate.tokens_per_dataset is fit")
     parser.add_argument("--output", required=True, type=Path, help="generated/D.jsonl.zst")
     parser.add_argument("--summary", required=True, type=Path, help="generated/D.summary.json")
     add_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    settings = Settings.read(load_slice(args.slice), load_slice(args.runtime))
+    fitted = read_fit(args.fit)["tokens_per_dataset"] if args.fit else None
+    settings = Settings.read(load_slice(args.slice), load_slice(args.runtime), fitted)
     key = read_key(settings.gateway, settings.api_key_file)  # before anything is written
     providers = _providers(args.providers, settings)
     model = settings.identity_model(_target_fingerprint(args, settings))
