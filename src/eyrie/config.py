@@ -183,8 +183,9 @@ def _check(config: dict[str, Any]) -> None:
     need(tokens is None or tokens == "fit" or (isinstance(tokens, int) and tokens > 0),
          f"generate.tokens_per_dataset={tokens!r} must be a positive number, null or fit")  # fmt: skip
     need(tokens != "fit" or (config["gateway"]["kind"] == "openrouter" and config["generate"]["budget_usd"] > 0),
-         "generate.tokens_per_dataset=fit needs gateway=openrouter and generate.budget_usd, which it is to fit")  # fmt: skip
+         "generate.tokens_per_dataset=fit needs gateway=openrouter and a generate.budget_usd to fit")  # fmt: skip
     need(config["plan"]["answer_tokens"] > 0, "plan.answer_tokens must be positive")
+    need(0 < config["plan"]["fit_share"] <= 1, "plan.fit_share must lie between 0 and 1")
     for name in ("prompt_price", "completion_price"):
         need((config["plan"][name] or 0) >= 0, f"plan.{name} must not be negative")
     if config["gateway"]["kind"] == "openai":

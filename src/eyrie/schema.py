@@ -157,6 +157,7 @@ class Plan:
     completion_price: float | None = None  # likewise; null = unknown
     answer_tokens: int = 1500  # output tokens of one answer, until the vault holds some of the dataset
     fit_price: FitPrice = FitPrice.expected  # the price that tokens_per_dataset=fit must fit at
+    fit_share: float = 0.95  # of the money left; the rest is for answers that overshoot, for rejects and retries
 
 
 @dataclass

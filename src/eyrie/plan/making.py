@@ -41,6 +41,7 @@ class Plan:
     spent: Decimal  # of it: settled, under way and unknown
     left: Decimal  # the least that the budgets of the run and of the account leave
     prices: str  # where they come from
+    prompts_counted: bool  # whether the price of prompts is known
     fit: str = ""  # `fit`: where its number comes from
     notes: list[str] = field(default_factory=list)
 
@@ -76,10 +77,11 @@ def make(settings: Mapping[str, Any], cut: Mapping[str, Any], files: Files, *, a
             stock = _stock(dataset, generate, history, prompts)
             demands.append(_demand(name, dataset, generate, stock, expected, prices, changed))
     plan = Plan(settings["run"], model, demands, _usd(generate["budget_usd"]), spent, left,
-                _prices_from(providers, given, files.providers), notes=notes)  # fmt: skip
+                _prices_from(providers, given, files.providers),
+                providers is not None or given["prompt_price"] is not None, notes=notes)  # fmt: skip
     if generate["tokens_per_dataset"] != FIT:
         return plan
-    return _fitted(plan, given["fit_price"], cut, files.vault, anew=anew)
+    return _fitted(plan, given, cut, files.vault, anew=anew)
 
 
 def _usd(value: float | str) -> Decimal:
@@ -173,7 +175,7 @@ def _known_rows(prompts: Path, ids: set[str]) -> Iterator[dict[str, Any]]:
     return (row for row in read_jsonl_zst(prompts) if row["id"] in ids)
 
 
-def _fitted(plan: Plan, price: str, cut: Mapping[str, Any], vault: Path, *, anew: bool) -> Plan:
+def _fitted(plan: Plan, given: Mapping[str, Any], cut: Mapping[str, Any], vault: Path, *, anew: bool) -> Plan:
     """The plan with the number that `fit` stands for: the recorded one, else the one that would be chosen now."""
     path = record_path(vault, cut)
     if path.exists() and not anew:
@@ -183,8 +185,12 @@ def _fitted(plan: Plan, price: str, cut: Mapping[str, Any], vault: Path, *, anew
             f"chosen {record['chosen_from'].get('time', 'earlier')}, kept in {path}; `eyrie plan --refit` chooses anew"
         )
     else:
-        tokens = rounded(plan.equal(Case(price)))
-        why = f"what fits at the {price} price; chosen when the answers are first asked for"
+        share = _usd(given["fit_share"])
+        tokens = rounded(largest_equal(plan.demands, plan.left * share, Case(given["fit_price"])))
+        why = (
+            f"{'?' if tokens is None else f'{tokens:,}'}, what fits {plain(share * 100)}% of the money left at the "
+            f"{given['fit_price']} prices; chosen, once, when the first answers are asked for"
+        )
     demands = [demand if demand.own else replace(demand, wanted=tokens) for demand in plan.demands]
     return replace(plan, demands=demands, fit=why)
 

@@ -15,7 +15,7 @@ HEAD = ("dataset", "wanted", "in hand", "missing", "cheapest", "expected", "= pr
 def lines(plan: Plan) -> Iterator[str]:
     """What is bought, what it costs, whether it fits, and what would."""
     yield f"plan of {plan.run}: answers of {plan.model}, in output tokens and dollars"
-    rows = [HEAD, *(_row(demand) for demand in plan.demands), _sum(plan)]
+    rows = [HEAD, *(_row(demand, plan) for demand in plan.demands), _sum(plan)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     for row in rows:
         yield "  ".join(
@@ -31,12 +31,12 @@ def lines(plan: Plan) -> Iterator[str]:
     yield _equal(plan)
 
 
-def _row(demand: Demand) -> tuple[str, ...]:
+def _row(demand: Demand, plan: Plan) -> tuple[str, ...]:
     costs = {case: demand.cost(case) for case in Case}
     expected = costs[Case.expected]
     return (
         demand.name, _tokens(demand.wanted), _tokens(demand.held), _tokens(demand.missing),
-        _total(costs[Case.cheapest]), _total(expected), _dollars(expected and expected.prompt),
+        _total(costs[Case.cheapest]), _total(expected), _prompts(expected, plan),
         _dollars(expected and expected.completion), _total(costs[Case.worst]),
     )  # fmt: skip
 
@@ -52,7 +52,7 @@ def _sum(plan: Plan) -> tuple[str, ...]:
     expected = whole if len(known) == len(parts) else None
     return (
         "sum", tokens("wanted"), tokens("held"), tokens("missing"), _dollars(total(plan.demands, Case.cheapest)),
-        _total(expected), _dollars(expected and expected.prompt), _dollars(expected and expected.completion),
+        _total(expected), _prompts(expected, plan), _dollars(expected and expected.completion),
         _dollars(total(plan.demands, Case.worst)),
     )  # fmt: skip
 
@@ -84,26 +84,35 @@ def _verdict(plan: Plan) -> str:
     expected, worst = total(plan.demands, Case.expected), total(plan.demands, Case.worst)
     if expected is None or worst is None:
         return f"{budget}: whether that is enough cannot be told yet"
-    if worst <= plan.left:
-        return f"{budget}: {_dollars(expected)} expected, it fits even at the worst prices ({_dollars(worst)})"
-    if expected <= plan.left:
-        return f"{budget}: {_dollars(expected)} expected, it fits; at the worst prices ({_dollars(worst)}) it would not"
-    return f"{budget}: {_dollars(expected)} expected, it does NOT fit; the run will stop at its budget"
+    told = f"{budget}: {_dollars(expected)} expected" + ("" if plan.prompts_counted else " before prompts")
+    if expected > plan.left:
+        return f"{told}, it does NOT fit: the run would stop at its budget"
+    if worst == expected:
+        return f"{told}, it fits"
+    if worst > plan.left:
+        return f"{told}, it fits; at the worst prices ({_dollars(worst)}) it would not"
+    return f"{told}, it fits even at the worst prices ({_dollars(worst)})"
 
 
 def _equal(plan: Plan) -> str:
     found = {case: plan.equal(case) for case in Case}
-    if any(tokens is None for tokens in found.values()):
-        return "largest equal token budget that fits: not known yet"
     shared = [d for d in plan.demands if not d.own] or plan.demands
-    parts = [f"{tokens:,} at the {case.value} prices" for case, tokens in found.items()]
-    return f"largest equal token budget that fits, for each of {len(shared)} datasets: {', '.join(parts)}"
+    head = f"largest equal token budget that fits, for each of {len(shared)} datasets: "
+    if any(tokens is None for tokens in found.values()):
+        return head + "not known yet"
+    if len(set(found.values())) == 1:
+        return head + f"{found[Case.expected]:,}" + ("" if plan.prompts_counted else ", before prompts")
+    return head + ", ".join(f"{tokens:,} at the {case.value} prices" for case, tokens in found.items())
 
 
 def _tokens(count: int | None) -> str:
     if count is None:
         return "?"
     return f"{count / 1e6:.2f}M" if count >= 1_000_000 else f"{count:,}"
+
+
+def _prompts(rate: Rate | None, plan: Plan) -> str:
+    return _dollars(rate.prompt if rate is not None and plan.prompts_counted else None)
 
 
 def _total(rate: Rate | None) -> str:
