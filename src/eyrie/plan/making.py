@@ -181,9 +181,8 @@ def _fitted(plan: Plan, given: Mapping[str, Any], cut: Mapping[str, Any], vault:
     if path.exists() and not anew:
         record = read_fit(path)
         tokens: int | None = record["tokens_per_dataset"]
-        why = (
-            f"chosen {record['chosen_from'].get('time', 'earlier')}, kept in {path}; `eyrie plan --refit` chooses anew"
-        )
+        when = record["chosen_from"].get("time", "earlier")
+        why = f"{tokens:,}, chosen {when} and kept in {path}; `eyrie plan --refit` chooses anew"
     else:
         share = _usd(given["fit_share"])
         tokens = rounded(largest_equal(plan.demands, plan.left * share, Case(given["fit_price"])))

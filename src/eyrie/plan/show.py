@@ -97,7 +97,7 @@ def _verdict(plan: Plan) -> str:
 def _equal(plan: Plan) -> str:
     found = {case: plan.equal(case) for case in Case}
     shared = [d for d in plan.demands if not d.own] or plan.demands
-    head = f"largest equal token budget that fits, for each of {len(shared)} datasets: "
+    head = f"largest equal token budget that fits ({len(shared)} datasets): "
     if any(tokens is None for tokens in found.values()):
         return head + "not known yet"
     if len(set(found.values())) == 1:
