@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,12 @@ def test_an_assumed_prompt_price_is_counted(tmp_path: Path) -> None:
 def test_rows_that_will_not_give_the_tokens_are_named(tmp_path: Path) -> None:
     told = text(planned(tmp_path, "generate.tokens_per_dataset=10_000_000"))
     assert "B8_sweagent: its rows are expected to give 6.00M tokens, less than wanted" in told
+
+
+def test_a_dataset_whose_own_budget_is_too_small_is_named(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "generate.tokens_per_dataset=5_000_000")
+    told = text(replace(plan, demands=[replace(plan.demands[0], allowed=Decimal(3))]))
+    assert "datasets.B1_glaive.budget_usd leaves $3.00, what is missing is expected to cost $11.00" in told
 
 
 def test_what_the_vault_holds_is_in_hand_and_its_cost_is_gone(bought: Job) -> None:

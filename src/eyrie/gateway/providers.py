@@ -64,6 +64,7 @@ class ProviderList:
     model_facts: dict[str, Any]
     accepted: tuple[Endpoint, ...]
     policy: dict[str, Any] = field(default_factory=dict)
+    time: str | None = None  # when the catalogue was read
 
     @classmethod
     def read(cls, path: str | Path) -> ProviderList:
@@ -74,7 +75,7 @@ class ProviderList:
         if not value["accepted"]:
             raise InputError(f"{path}: no accepted endpoint; delete it and run `snakemake providers`")
         accepted = tuple(Endpoint.from_json(item) for item in value["accepted"])
-        return cls(value["gateway"], value["model"], value["model_facts"], accepted, value["policy"])
+        return cls(value["gateway"], value["model"], value["model_facts"], accepted, value["policy"], value.get("time"))
 
     def free_only(self) -> ProviderList:
         """The same list with only the endpoints that cost nothing."""

@@ -25,6 +25,7 @@ class Demand:
     lengths: Lengths
     rates: Rates | None  # None: prices are unknown
     changed: int = 0  # conversations to be bought again
+    allowed: Decimal | None = None  # dollars that its own budget leaves; None: it has none
 
     @property
     def missing(self) -> int | None:

@@ -75,7 +75,11 @@ def make(settings: Mapping[str, Any], cut: Mapping[str, Any], files: Files, *, a
             notes += [f"{name}: {problem}"] if problem else []
             prices = rates(endpoints, expected.prompt, expected.completion) if endpoints else None
             stock = _stock(dataset, generate, history, prompts)
-            demands.append(_demand(name, dataset, generate, stock, expected, prices, changed))
+            demand = _demand(name, dataset, generate, stock, expected, prices, changed)
+            if dataset.get("budget_usd") is not None:
+                allowed = _usd(dataset["budget_usd"]) - books.gone(run=settings["run"], dataset=name)
+                demand = replace(demand, allowed=allowed)
+            demands.append(demand)
     plan = Plan(settings["run"], model, demands, _usd(generate["budget_usd"]), spent, left,
                 _prices_from(providers, given, files.providers),
                 providers is not None or given["prompt_price"] is not None, notes=notes)  # fmt: skip
@@ -142,7 +146,8 @@ def _per_token(price: float) -> str:
 
 def _prices_from(providers: ProviderList | None, given: Mapping[str, Any], path: Path) -> str:
     if providers is not None:
-        return f"{len(providers.accepted)} endpoints accepted in {path}"
+        when = f", as they were {providers.time}" if providers.time else ""
+        return f"{len(providers.accepted)} endpoints accepted in {path}{when}"
     if given["completion_price"] is None:
         return "unknown until `snakemake providers` (or set plan.completion_price and plan.prompt_price, USD/M tokens)"
     told = f"assumed until `snakemake providers`: ${plain(_usd(given['completion_price']))} per M output tokens"

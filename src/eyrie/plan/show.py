@@ -71,6 +71,12 @@ def _notes(plan: Plan) -> Iterator[str]:
                 f"{demand.name}: its rows are expected to give {_tokens(demand.capacity)} tokens, less than wanted; "
                 f"raise datasets.{demand.name}.rows or lower its tokens"
             )
+        cost = demand.cost(Case.expected)
+        if demand.allowed is not None and cost is not None and cost.total > demand.allowed:
+            yield (
+                f"{demand.name}: datasets.{demand.name}.budget_usd leaves {_dollars(demand.allowed)}, what is missing "
+                f"is expected to cost {_dollars(cost.total)}"
+            )
         if demand.changed:
             yield (
                 f"{demand.name}: {demand.changed:,} conversations with a changed request are bought again "
