@@ -107,7 +107,7 @@ def test_an_empty_list_stops_and_says_what_would_have_to_change(tmp_path: Path, 
 def test_a_model_among_hundreds_is_found_and_one_that_is_not_listed_names_the_nearest(
     tmp_path: Path, double: Double, capsys
 ) -> None:
-    double.change(models=700)
+    double.change(others=[f"other/model-{i}" for i in range(700)])
     assert providers(tmp_path, double, {})[0] == 0
     assert (tmp_path / "providers.json").stat().st_size < 10_000 and "other/model" not in capsys.readouterr().err
     code, _ = providers(tmp_path, double, {}, model="maker/targett")

@@ -1,4 +1,4 @@
-"""The double's catalogue in OpenRouter's shapes. `script["models"]` is how many other models stand before the target;
+"""The double's catalogue in OpenRouter's shapes. `script["others"]` are the models that stand before the target;
 `script["model_facts"]` changes the target's entry, `script["endpoints"]` the endpoints' (any field)."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def listing(script: dict[str, Any], query: dict[str, list[str]]) -> dict[str, An
     """`GET /models`; the filter `distillable` is heeded."""
     target = {**_entry(script["model"], script), **script.get("model_facts", {})}
     distillable = target.pop("distillable", True)
-    others = [_entry(f"other/model-{i}", script) for i in range(script.get("models", 1))]
+    others = [_entry(name, script) for name in script.get("others", ["other/model"])]
     if query.get("distillable") == ["true"]:
         return {"data": [*others, *([target] if distillable else [])]}
     return {"data": [*others, target]}

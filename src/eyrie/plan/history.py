@@ -71,17 +71,18 @@ class Books:
         except sqlite3.Error as error:
             raise explain(error, self.path) from None
 
-    def history(self, model: str, dataset: str, *, drop_cut: bool) -> History:
-        """What is held of a dataset; answers cut at their limit are no data when `drop_cut`."""
+    def history(self, model: str, dataset: str, *, drop_cut: bool, marks: bool = False) -> History:
+        """What is held of a dataset; answers cut at their limit are no data when `drop_cut`. `marks`: with their
+        fingerprints, which stand beside the replies on disk and take longer to read than everything else."""
         found = History()
         good = [verdict for verdict in DATA if not (drop_cut and verdict == "length")]
         for row in self._rows(
-            "SELECT row, turn, repetition, verdict, prompt_tokens, completion_tokens, fingerprint FROM answers "
-            "WHERE superseded = 0 AND model = ? AND dataset = ?",
+            f"SELECT row, turn, repetition, verdict, prompt_tokens, completion_tokens{', fingerprint' * marks} "
+            "FROM answers WHERE superseded = 0 AND model = ? AND dataset = ?",
             (model, dataset),
         ):
             key = (row["row"], row["repetition"])
-            if row["turn"] == 0:
+            if marks and row["turn"] == 0:
                 found.marks[key] = row["fingerprint"]
             if row["verdict"] not in good:
                 if row["turn"] == 0:

@@ -14,6 +14,7 @@ from eyrie.plan.history import History
 SAMPLE = 256  # rows; they stand in an order of hashes, so the first ones are a random sample
 ENOUGH = 16  # answers in the vault before their lengths are trusted
 CHARACTERS = 4  # of one token
+MARKS = 8  # tokens that a chat template puts around a message
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,14 @@ def lengths(dataset: Mapping[str, Any], answer_tokens: int, prompts: Path | None
         source = "half of max_prompt_chars"
     if measured:
         mean = history.prompt_tokens / history.answers
-        return Lengths(max(1, round(mean)), completion, answers, f"{history.answers:,} answers in the vault")
+        return Lengths(max(1, round(mean)), completion, answers, "the means of the answers in the vault")
     return Lengths(max(1, round(mean)), completion, answers, f"{source}; answers of {completion:,} tokens assumed")
 
 
 def _shape(row: Mapping[str, Any], turns: int, completion: int) -> list[int]:
     """Prompt tokens of each request of a conversation, if the target calls every tool that the source recorded."""
-    declared = len(canonical_json(row["tools"])) if row.get("tools") else 0
-    tokens = (declared + sum(_characters(message) for message in row["messages"])) / CHARACTERS
+    declared = len(canonical_json(row["tools"])) / CHARACTERS if row.get("tools") else 0
+    tokens = declared + sum(_size(message) for message in row["messages"])
     found, users, waiting = [tokens], 1, False
     for message in row.get("turns") or ():
         if message["role"] == "user":
@@ -61,18 +62,17 @@ def _shape(row: Mapping[str, Any], turns: int, completion: int) -> list[int]:
                 break
             users += 1
         if message["role"] == "user" or not waiting:  # results of one answer's calls come together
-            tokens += completion
+            tokens += completion + MARKS
             found.append(tokens)
         waiting = message["role"] == "tool"
-        added = _characters(message) / CHARACTERS
-        tokens += added
-        found[-1] += added
+        tokens += _size(message)
+        found[-1] += _size(message)
     return [round(tokens) for tokens in found]
 
 
-def _characters(message: Mapping[str, Any]) -> int:
+def _size(message: Mapping[str, Any]) -> float:
     content = message.get("content")
-    return len(content) if isinstance(content, str) else len(canonical_json(content))
+    return (len(content) if isinstance(content, str) else len(canonical_json(content))) / CHARACTERS + MARKS
 
 
 def row_ids(lines: Iterator[bytes]) -> Iterator[str]:

@@ -26,7 +26,7 @@ class Files:
     """Where things are, whether or not they are there yet."""
 
     providers: Path
-    prompts: Mapping[str, Path]  # dataset -> prompts file
+    prompts: Mapping[str, Path]  # dataset -> prompts file; one that is not named is not there
     vault: Path
 
 
@@ -64,10 +64,12 @@ def make(settings: Mapping[str, Any], cut: Mapping[str, Any], files: Files, *, a
     with Books(files.vault) as books:
         spent, left = _money(books, settings["run"], gateway, generate)
         for name, dataset in settings["datasets"].items():
-            history = books.history(model, name, drop_cut=generate["on_length"] == "drop")
-            prompts = files.prompts[name] if files.prompts[name].exists() else None
+            rebuy = generate["on_changed_request"] == "rebuy"
+            history = books.history(model, name, drop_cut=generate["on_length"] == "drop", marks=rebuy)
+            prompts = files.prompts.get(name)
+            prompts = prompts if prompts is not None and prompts.exists() else None
             changed = 0
-            if generate["on_changed_request"] == "rebuy" and providers is not None and prompts is not None:
+            if rebuy and providers is not None and prompts is not None:
                 changed = _forget_changed(history, prompts, _builder(settings, dataset, providers))
             asked = dataset["max_tokens"] or generate["max_tokens"]
             expected = lengths(dataset, min(asked, given["answer_tokens"]), prompts, history)
