@@ -23,14 +23,15 @@ def double():
 
 @pytest.fixture
 def paid(tmp_path: Path, double: Double) -> Project:
-    """A small dataset, to be bought from the double for a cent."""
+    """A small dataset, to be bought from the double for less than a cent."""
     (tmp_path / "key.txt").write_text(KEY)
     return Project(
         tmp_path,
         ("gateway=openrouter", f"gateway.base_url={double.url}", "gateway.policy.quantizations=[int4,fp8]",
          f"gateway.api_key_file={tmp_path / 'key.txt'}", "target.openrouter_model=maker/target",
-         "dataset=[demo_code]", "generate.max_tokens=64", "generate.budget_usd=0.01",
-         "generate.tokens_per_dataset=fit", "plan.answer_tokens=32", "run=paid"),
+         "dataset=[demo_code]", "generate.max_tokens=64", "generate.budget_usd=0.004",
+         "generate.tokens_per_dataset=fit", "plan.answer_tokens=32",
+         "datasets.demo_code.max_prompt_chars=1000", "run=paid"),
     )  # fmt: skip
 
 
@@ -60,8 +61,8 @@ def test_a_chosen_budget_stays_whatever_moves_until_it_is_chosen_anew(paid: Proj
     text = paid.snakemake("generate")
     assert "plan of paid" in text and "tokens_per_dataset=fit: " in text  # said by the job that chose
     first, billed = bytes_of(paid), double.billed
-    assert 0 < billed <= Decimal("0.01")
-    more = ("generate.budget_usd=0.012",)
+    assert 0 < billed <= Decimal("0.004")
+    more = ("generate.budget_usd=0.006",)
     assert paid.pending("generate", settings=more) == set()  # money is in no slice
 
     double.change(prompt_price="0.0000006", completion_price="0.0000023")
@@ -74,4 +75,4 @@ def test_a_chosen_budget_stays_whatever_moves_until_it_is_chosen_anew(paid: Proj
     assert bytes_of(paid)["fit.json"] != first["fit.json"]
     assert paid.pending("generate", settings=more) == {"generate", "generate_dataset"}
     paid.snakemake("generate", settings=more)
-    assert billed < double.billed <= Decimal("0.012") and bytes_of(paid)[ROWS] != first[ROWS]
+    assert billed < double.billed <= Decimal("0.006") and bytes_of(paid)[ROWS] != first[ROWS]

@@ -26,6 +26,7 @@ class Demand:
     rates: Rates | None  # None: prices are unknown
     changed: int = 0  # conversations to be bought again
     allowed: Decimal | None = None  # dollars that its own budget leaves; None: it has none
+    longest: Decimal = Decimal(0)  # dollars that must be left for its last request to be let out, about
 
     @property
     def missing(self) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from eyrie.errors import InputError
 from eyrie.files import lines_zst, read_jsonl_zst
+from eyrie.gateway.prices import Price
 from eyrie.gateway.providers import Endpoint, ProviderList
 from eyrie.gateway.request import MILLION, RequestBuilder, Sampling, plain
 from eyrie.plan.estimate import Demand, largest_equal
@@ -78,6 +79,7 @@ def make(settings: Mapping[str, Any], cut: Mapping[str, Any], files: Files, *, a
             prices = rates(endpoints, expected.prompt, expected.completion) if endpoints else None
             stock = _stock(dataset, generate, history, prompts)
             demand = _demand(name, dataset, generate, stock, expected, prices, changed)
+            demand = replace(demand, longest=_longest(endpoints, asked, dataset["max_prompt_chars"]))
             if dataset.get("budget_usd") is not None:
                 allowed = _usd(dataset["budget_usd"]) - books.gone(run=settings["run"], dataset=name)
                 demand = replace(demand, allowed=allowed)
@@ -142,6 +144,13 @@ def _endpoints(
     return (Endpoint("assumed", "assumed", None, 0, None, 0, None, prompt, completion),), ""
 
 
+def _longest(endpoints: tuple[Endpoint, ...], max_tokens: int, max_prompt_chars: int) -> Decimal:
+    """Dollars of the longest answer to the longest prompt (a byte may be a token), at the highest prices."""
+    highest = [max((Decimal(getattr(e, f"{n}_price")) for e in endpoints), default=Decimal(0))
+               for n in ("prompt", "completion", "request")]  # fmt: skip
+    return Price(*highest).of(max_prompt_chars, max_tokens)
+
+
 def _per_token(price: float) -> str:
     return plain(_usd(price) / MILLION)
 
@@ -192,7 +201,9 @@ def _fitted(plan: Plan, given: Mapping[str, Any], cut: Mapping[str, Any], vault:
         why = f"{tokens:,}, chosen {when} and kept in {path}; `eyrie plan --refit` chooses anew"
     else:
         share = _usd(given["fit_share"])
-        tokens = rounded(largest_equal(plan.demands, plan.left * share, Case(given["fit_price"])))
+        # The last request is let out only when its worst case is left.
+        left = min(plan.left * share, plan.left - max(demand.longest for demand in plan.demands))
+        tokens = rounded(largest_equal(plan.demands, left, Case(given["fit_price"])))
         why = (
             f"{'?' if tokens is None else f'{tokens:,}'}, what fits {plain(share * 100)}% of the money left at the "
             f"{given['fit_price']} prices; chosen, once, when the first answers are asked for"
