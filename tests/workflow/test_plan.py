@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -43,9 +42,7 @@ def bytes_of(project: Project) -> dict[str, bytes]:
 def test_a_dry_run_of_a_paid_run_begins_with_its_plan(tmp_path: Path) -> None:
     project = Project(tmp_path, ())
     command = [*project.command("-n")[:-1], "experiment=kimi_k2_5", "set=[generate.tokens_per_dataset=10_000_000]"]
-    start = time.monotonic()
     text = project.call(command)
-    assert time.monotonic() - start < 60  # a hang on a missing network would take longer; 10 s is the goal
     head = text[: text.index("Job stats")]
     assert "plan of kimi_k2_5" in head and "$176.00 expected before prompts, it does NOT fit" in head
     assert "largest equal token budget that fits (8 datasets): 5,681,818" in head
