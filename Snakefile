@@ -8,6 +8,7 @@ snakemake --config experiment=kimi_k2_5 'set=[generate.budget_usd=50]'
 """
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 from snakemake.utils import min_version
 
 min_version("9.27")
@@ -17,6 +18,9 @@ from eyrie.workflow import Workflow, dataset_pattern
 
 try:
     RUN = Workflow(f"{workflow.basedir}/conf", config)
+    if workflow.output_settings.dryrun:
+        for line in RUN.plan_lines():
+            logger.info(line)
 except EyrieError as error:
     raise WorkflowError(str(error)) from None
 

@@ -9,8 +9,8 @@ import eyrie
 
 SOURCE = Path(eyrie.__file__).parent
 
-# Lower packages and what each may import besides the base (errors, files, schema, config, threads).
-BASE = {"errors", "files", "schema", "config", "threads", "__init__"}
+# Lower packages and what each may import besides the base (errors, files, schema, config and its checks, threads).
+BASE = {"errors", "files", "schema", "schema_gateway", "checks", "config", "threads", "__init__"}
 LOWER = {
     "target": set(),
     "chat": set(),
@@ -20,7 +20,7 @@ LOWER = {
     "drafter": {"target", "shards"},
 }
 STAGES = {
-    "catalogue", "prompts", "generate", "tokenize", "corpus", "capture", "train", "evaluate", "report",
+    "catalogue", "plan", "prompts", "generate", "tokenize", "corpus", "capture", "train", "evaluate", "report",
 }  # fmt: skip
 TOP = {"cli", "__main__", "commands", "workflow"}
 

@@ -19,6 +19,7 @@ from eyrie.errors import ExitCode, EyrieError
 COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("eyrie.commands.config", "print the composed configuration, or the slice one stage sees"),
     "target": ("eyrie.target.command", "prepare the target model as a Hugging Face folder in the store"),
+    "plan": ("eyrie.commands.plan", "what a paid run will buy and cost, and the largest token budget that fits"),
     "providers": ("eyrie.catalogue.command", "which endpoints serve the target, and which of them may answer"),
     "prompts": ("eyrie.prompts.command", "read a dataset's prompts into one normalised, ordered file"),
     "gateway": ("eyrie.gateway.embedded.command", "serve the target over OpenRouter's protocol on loopback"),

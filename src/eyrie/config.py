@@ -10,19 +10,20 @@ import dataclasses
 import json
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from eyrie.checks import check
 from eyrie.errors import InputError
 from eyrie.files import canonical_json
 from eyrie.schema import MONEY_AND_CONCURRENCY, Config, Slice
 
 GROUPS = ("target", "gateway", "dataset", "generate", "tokenize", "corpus", "capture", "drafter", "train",
           "evaluate", "experiment")  # fmt: skip
-OPEN = ("gateway.launch.args", "gateway.policy.evidence")  # mappings whose names the user chooses
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+# Mappings whose names the user chooses.
+OPEN = ("gateway.launch.args", "gateway.policy.evidence", "gateway.policy.fixed_sampling")
 
 
 def overrides(settings: Mapping[str, Any]) -> list[str]:
@@ -88,7 +89,7 @@ def compose(conf_dir: str | Path, changes: Sequence[str] = ()) -> dict[str, Any]
         whole = OmegaConf.to_container(config, resolve=True, throw_on_missing=True, enum_to_str=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise InputError(explain(error, folder, asked)) from None
-    _check(whole)
+    check(whole)
     return whole
 
 
@@ -148,89 +149,11 @@ def _valid_names(key: str) -> list[str]:
     return sorted(f.name for f in dataclasses.fields(node)) if dataclasses.is_dataclass(node) else []
 
 
-def _check(config: dict[str, Any]) -> None:
-    """Rules that span keys; each failure names the key."""
-
-    def need(truth: bool, message: str) -> None:
-        if not truth:
-            raise InputError(f"configuration: {message}")
-
-    need(NAME.fullmatch(config["run"]) is not None, f"run={config['run']!r} must be letters, digits, _ and - only")
-    need(bool(config["datasets"]), "datasets is empty; choose some with dataset=[NAME,...] (files in conf/dataset/)")
-    for name, dataset in {**config["datasets"], **config["evaluate"]["benchmarks"]}.items():
-        need(NAME.fullmatch(name) is not None, f"dataset name {name!r} must be letters, digits, _ and - only")
-        need(dataset["rows"] > 0, f"datasets.{name}.rows must be positive")
-        need(dataset["turns"] > 0, f"datasets.{name}.turns must be positive")
-        need((dataset["budget_usd"] or 0) >= 0, f"datasets.{name}.budget_usd must not be negative")
-    both = set(config["datasets"]) & set(config["evaluate"]["benchmarks"])
-    need(not both, f"{', '.join(sorted(both))}: both a dataset and a benchmark; a benchmark is never trained on")
-    need(0 < config["corpus"]["holdout"] < 1, "corpus.holdout must lie between 0 and 1")
-    for key in ("generate.max_tokens", "generate.in_flight", "generate.slots_per_client", "generate.repetitions",
-                "tokenize.rows_per_shard", "tokenize.max_length", "capture.batch_tokens", "train.steps",
-                "train.ttt_steps", "train.batch_tokens", "drafter.draft_vocab_size", "evaluate.rows"):  # fmt: skip
-        section, name = key.split(".")
-        need(config[section][name] > 0, f"{key}={config[section][name]} must be positive")
-    _check_generate(config, need)
-    need(config["generate"]["budget_usd"] >= 0, "generate.budget_usd must not be negative")
-    need(config["gateway"]["usage_lag_s"] >= 0, "gateway.usage_lag_s must not be negative")
-    need(config["evaluate"]["chain_length"] in config["evaluate"]["chain_lengths"],
-         "evaluate.chain_length must be one of evaluate.chain_lengths")  # fmt: skip
-    layers = config["capture"]["aux_layers"]
-    need(
-        layers is None or (len(layers) == 3 and len(set(layers)) == 3),
-        "capture.aux_layers must be three different indices",
-    )
-    source = config["target"]["source"]
-    need(source.split(":")[0] in ("package", "hub", "folder") and ":" in source,
-         f"target.source={source!r} must be package:NAME, hub:ORG/NAME or folder:PATH")  # fmt: skip
-    if config["gateway"]["kind"] == "openrouter":
-        need(bool(config["target"]["openrouter_model"]), "gateway=openrouter needs target.openrouter_model")
-    gateway, engine = config["gateway"], config["gateway"]["launch"]["engine"]
-    if gateway["kind"] == "openai":
-        need(bool(gateway["base_url"] or engine),
-             "gateway=openai needs the address of a running server, e.g. gateway.base_url=http://127.0.0.1:30000/v1; "
-             "or let each job start one: gateway=sglang or gateway=vllm")  # fmt: skip
-        need(not (gateway["base_url"] and engine),
-             f"gateway.base_url names a running server and gateway.launch.engine={engine} starts one; "
-             "set one of them to null")  # fmt: skip
-    else:
-        need(engine is None, f"gateway.launch.engine={engine} is for gateway=openai, not {gateway['kind']}")
-
-
-SLOW = 10  # tokens a second that a paid endpoint gives under load: what a time limit must allow for
-
-
-def _check_generate(config: Mapping[str, Any], need: Callable[[bool, str], None]) -> None:
-    """How answers are cut, timed and judged."""
-    generate, kind, quality = config["generate"], config["gateway"]["kind"], config["generate"]["quality"]
-    longest = max((d["max_tokens"] or generate["max_tokens"] for d in config["datasets"].values()), default=0)
-    limits = ["deadline_s", *(["timeout_s"] if config["gateway"]["stream"] is False else [])]
-    for key in limits if kind == "openrouter" else ():
-        instead = ", or stream (gateway.stream=true)" if key == "timeout_s" else ""
-        need(
-            generate[key] * SLOW >= longest,
-            f"generate.{key}={generate[key]:g} cuts answers of {longest} tokens (up to {longest / SLOW:.0f} s each), "
-            f"and what is cut is billed; raise it{instead}",
-        )
-    for key in ("max_pieces", "timeout_s", "deadline_s"):
-        need(generate[key] > 0, f"generate.{key}={generate[key]} must be positive")
-    need(0 <= quality["loop_share"] < 1, "generate.quality.loop_share must lie between 0 and 1")
-    window = quality["loop_window"]
-    need(window == 0 or window >= 500, f"generate.quality.loop_window={window} must be 0 (off) or at least 500")
-    need(quality["tries"] > 0, "generate.quality.tries must be positive")
-    if generate["on_length"] == "continue":
-        need(kind != "openrouter", "generate.on_length=continue: no endpoint takes token ids, and text encoded anew is "
-             "not what the target generated; raise generate.max_tokens, or keep or drop cut answers")  # fmt: skip
-        need(not config["gateway"]["stream"] and config["gateway"]["ask_token_ids"], "generate.on_length=continue "
-             "needs token ids: set gateway.ask_token_ids=true and gateway.stream=false")  # fmt: skip
-        need(kind != "embedded", "generate.on_length=continue: the embedded gateway says the same again with a larger "
-             "generate.max_tokens, and further; raise that instead")  # fmt: skip
-
-
 # What each stage's output depends on. A name with a dot takes that key alone.
 SLICES: dict[str, tuple[str, ...]] = {
     "target": ("target.name", "target.source", "target.revision", "target.trust_remote_code"),
     "providers": ("gateway.kind", "gateway.policy", "target.openrouter_model", "target.name", "target.thinking"),
+    "fit": ("run", "target.openrouter_model"),
     "prompts": ("prompts",),
     "generate": ("generate", "gateway.kind", "target.name", "target.openrouter_model", "target.thinking"),
     "tokenize": ("tokenize", "target.thinking", "target.trust_remote_code"),
@@ -257,6 +180,11 @@ def stage_slice(config: Mapping[str, Any], stage: str, dataset: str | None = Non
         place[last] = node
     if stage == "generate":
         cut["generate"] = {k: v for k, v in cut["generate"].items() if k not in MONEY_AND_CONCURRENCY}
+    if stage == "providers":  # an endpoint must give the shortest answers that are asked for; each job checks its own
+        asked = config["generate"]["max_tokens"]
+        cut["max_tokens"] = min(d["max_tokens"] or asked for d in config["datasets"].values())
+    if stage == "fit":  # a share is chosen for these; neither prices nor budget, which must not choose anew
+        cut["datasets"] = {name: d["tokens"] for name, d in config["datasets"].items()}
     if dataset is not None:
         known = {**config["datasets"], **config["evaluate"]["benchmarks"]}
         cut["dataset"] = {"name": dataset, **known[dataset]}
@@ -276,6 +204,19 @@ def runtime(config: Mapping[str, Any]) -> str:
     gateway = config["gateway"]
     budgets = {name: d["budget_usd"] for name, d in config["datasets"].items() if d["budget_usd"] is not None}
     return canonical_json({"run": config["run"], **generate, "dataset_budgets_usd": budgets, "gateway": gateway})
+
+
+def plan_settings(config: Mapping[str, Any]) -> str:
+    """Canonical JSON of what a plan is made from; in no slice, since it is mostly money."""
+    gateway, target = config["gateway"], config["target"]
+    return canonical_json(
+        {
+            "run": config["run"],
+            "target": {name: target[name] for name in ("openrouter_model", "thinking")},
+            "gateway": {name: gateway[name] for name in ("account", "account_budget_usd")},
+            **{name: config[name] for name in ("generate", "datasets", "plan")},
+        }
+    )
 
 
 def shards(config: Mapping[str, Any], dataset: str) -> list[str]:

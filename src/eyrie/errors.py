@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import IntEnum
 
 
@@ -45,3 +47,13 @@ class MissingError(EyrieError):
     """Something that the job needs and this machine does not have (key, GPU, model files, disk)."""
 
     code = ExitCode.MISSING
+
+
+def check_known(key: str, name: str, known: Iterable[str], what: str) -> None:
+    """Raises InputError when `name`, given under the configuration's `key`, is none of `known`: it "`what`", and the
+    nearest that exists is named."""
+    names = list(known)
+    if name not in names:
+        close = get_close_matches(name, names, n=1, cutoff=0.4)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise InputError(f"{key}: {name!r} {what}{hint}; there are {', '.join(names) or 'none'}")

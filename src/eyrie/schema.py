@@ -11,16 +11,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-
-class GatewayKind(Enum):
-    embedded = "embedded"  # a small real model in a child process on this machine
-    openrouter = "openrouter"  # paid
-    openai = "openai"  # any OpenAI-compatible server
-
-
-class LaunchEngine(Enum):
-    sglang = "sglang"
-    vllm = "vllm"
+from eyrie.schema_gateway import Gateway
 
 
 class Engine(Enum):
@@ -47,6 +38,12 @@ class Reserve(Enum):
     quantile = "quantile"  # what 95 % of the dataset's answers cost less than; worst cases until 200 are seen
 
 
+class FitPrice(Enum):
+    cheapest = "cheapest"
+    expected = "expected"
+    worst = "worst"
+
+
 class OnExhausted(Enum):
     stop = "stop"
     build_partial = "build_partial"
@@ -64,54 +61,6 @@ class Target:
     context_length: int = MISSING  # tokens the drafter must serve
     openrouter_model: str | None = None  # model id in OpenRouter's catalogue
     thinking: bool | None = None  # reasoning switch; null when the target has none
-
-
-@dataclass
-class Policy:
-    """Which endpoints may answer (OpenRouter's catalogue)."""
-
-    quantizations: list[str] = field(default_factory=list)  # allowed; empty = any that is declared
-    allow_tags: list[str] = field(default_factory=list)  # empty = any
-    deny_tags: list[str] = field(default_factory=list)
-    evidence: dict[str, str] = field(default_factory=dict)  # tag -> why an undeclared quantization is right
-    min_uptime: float = 0.0  # percent over the last day; unknown uptime passes
-    max_prompt_price: float | None = None  # USD per million tokens
-    max_completion_price: float | None = None
-    min_context: int = 0  # tokens
-    parameters: list[str] = field(default_factory=list)  # request parameters an endpoint must support
-    data_collection: str = "deny"  # allow | deny: hosts that may store prompts
-    zdr: bool = False  # only hosts with zero data retention
-    # Hosts that fix sampling values, by tag or provider slug; one that fixes another value than ours gets no request.
-    fixed_sampling: dict[str, dict[str, float]] = field(default_factory=dict)
-    distillable: bool = False  # demand the catalogue's distillable flag
-
-
-@dataclass
-class Launch:
-    """A server of the target that a generate job starts on its own GPUs and stops (gateway=sglang, gateway=vllm)."""
-
-    engine: LaunchEngine | None = None  # null: none is started, gateway.base_url names a running one
-    command: list[str] = field(default_factory=list)  # empty: `python -m sglang.launch_server`, `vllm serve`
-    args: dict[str, Any] = field(default_factory=dict)  # its options: {tp-size: 8} is --tp-size 8, true a bare one
-    ready_s: float = 3600.0  # longest wait for its first answer; loading a large model takes minutes
-
-
-@dataclass
-class Gateway:
-    """Where the target's answers come from."""
-
-    kind: GatewayKind = MISSING
-    base_url: str | None = None  # null: OpenRouter's own; embedded: a port of its own on loopback
-    launch: Launch = field(default_factory=Launch)  # openai: a server that the job starts, instead of base_url
-    ask_token_ids: bool = True  # openai: ask for token ids (SGLang, vLLM); false for a server that refuses the option
-    api_key_file: str | None = None  # else the environment variable OPENROUTER_API_KEY
-    account: str = "default"  # name under which the vault books what this key spends
-    account_budget_usd: float | None = None  # of all runs on this account together; null = each run's own only
-    allow_byok: bool = False  # go on when the account's own provider keys answer: their bills are not seen here
-    stream: bool | None = None  # null: long answers through OpenRouter are streamed, all else is not
-    usage_lag_s: float = 900.0  # after so long the key's usage surely holds what a lost request cost
-    width: int = 32  # embedded: answers decoded together
-    policy: Policy = field(default_factory=Policy)
 
 
 @dataclass
@@ -158,7 +107,9 @@ class Generate:
     seed: int | None = 0
     max_tokens: int = 256  # output tokens of one answer
     repetitions: int = 1  # answers bought for one prompt
-    tokens_per_dataset: int | None = None  # output-token budget; null: every row is answered
+    # output-token budget; null: every row is answered; fit: the largest equal one that generate.budget_usd holds,
+    # chosen once (`eyrie plan`), and a dataset is also complete when it has no more rows
+    tokens_per_dataset: int | str | None = None
     on_length: OnLength = OnLength.keep  # type: ignore[valid-type]
     max_pieces: int = 4  # on_length=continue: requests that one answer may take
     on_changed_request: OnChanged = OnChanged.keep
@@ -174,6 +125,17 @@ class Generate:
     quality: Quality = field(default_factory=Quality)
     patience_s: float = 600.0  # a gateway that gives nothing usable for so long ends the job
     max_reject_share: float = 0.5  # more rejected rows than this (of at least 50) end the job
+
+
+@dataclass
+class Plan:
+    """What `eyrie plan` assumes where it cannot know yet; part of no file."""
+
+    prompt_price: float | None = None  # USD per million tokens, until providers.json is there; null = not counted
+    completion_price: float | None = None  # likewise; null = unknown
+    answer_tokens: int = 1500  # output tokens of one answer, until the vault holds some of the dataset
+    fit_price: FitPrice = FitPrice.expected  # the price that tokens_per_dataset=fit must fit at
+    fit_share: float = 0.95  # of the money left; the rest is for answers that overshoot, for rejects and retries
 
 
 @dataclass
@@ -270,6 +232,7 @@ class Config:
     datasets: dict[str, Dataset] = field(default_factory=dict)
     prompts: Prompts = field(default_factory=Prompts)
     generate: Generate = field(default_factory=Generate)
+    plan: Plan = field(default_factory=Plan)
     tokenize: Tokenize = field(default_factory=Tokenize)
     corpus: Corpus = field(default_factory=Corpus)
     capture: Capture = field(default_factory=Capture)

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eyrie.config import compose, overrides, runtime, shards, stage_slice
+from eyrie.config import compose, load_slice, overrides, plan_settings, runtime, shards, stage_slice
 from eyrie.errors import InputError
+from eyrie.plan import making, show
 
 
 class Workflow:
@@ -41,6 +42,37 @@ class Workflow:
     def serves_target(self) -> bool:
         """Whether generate jobs run the target themselves and so need its files: embedded, or a launched server."""
         return self.embedded or self.config["gateway"]["launch"]["engine"] is not None
+
+    @property
+    def paid(self) -> bool:
+        """Whether answers may cost money."""
+        return self.config["gateway"]["kind"] == "openrouter" and self.config["generate"]["budget_usd"] > 0
+
+    @property
+    def plan_settings(self) -> str:
+        """JSON of what a plan is made from, beside the slice `fit`."""
+        return plan_settings(self.config)
+
+    @property
+    def plan_files(self) -> making.Files:
+        """What a plan looks at, whether or not it is there yet."""
+        prompts = zip(self.datasets, self.per_dataset("prompts", ".jsonl.zst"), strict=True)
+        return making.Files(
+            Path(self.run, "providers.json"), {name: Path(path) for name, path in prompts}, Path(self.vault)
+        )
+
+    def plan_lines(self) -> list[str]:
+        """The head of a dry run: what a paid run will buy and cost; nothing for a free one. No network, no key."""
+        if not self.paid:
+            return []
+        return list(
+            show.lines(making.make(load_slice(self.plan_settings), load_slice(self.slice("fit")), self.plan_files))
+        )
+
+    def fit_file(self, dataset: str) -> list[str]:
+        """The chosen token budget that a generate job reads; none when the dataset has a number of its own."""
+        generate, own = self.config["generate"], self.config["datasets"].get(dataset, {}).get("tokens")
+        return [f"{self.run}/fit.json"] if generate["tokens_per_dataset"] == making.FIT and own is None else []
 
     @property
     def target_argument(self) -> str:

@@ -1,30 +1,32 @@
-"""The policy: every reason against an endpoint, typos as errors, nothing loosened."""
+"""The policy: every reason against an endpoint, typos as errors, the smallest changes computed, nothing loosened."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eyrie import cli
-from eyrie.catalogue.listing import highest_price, parse_endpoint
+from eyrie.catalogue.listing import parse_endpoint
 from eyrie.catalogue.policy import Policy, judge
-from eyrie.errors import ExitCode, InputError
-from eyrie.files import canonical_json
-from eyrie.gateway.providers import ProviderList
-from tests.gateway_double import Double
+from eyrie.catalogue.reasons import demand_some, relaxations
+from eyrie.errors import EyrieError, InputError
 
 LISTED = {"tag": "alpha/int4", "provider_name": "Alpha", "quantization": "int4", "uptime_last_1d": 99.0,
           "context_length": 1000, "pricing": {"prompt": "0.000001", "completion": "0.000002"},
           "supported_parameters": ["tools"]}  # fmt: skip
 
 
-def reasons(policy: dict[str, Any], **endpoint: Any) -> str:
-    return "; ".join(Policy.read(policy).reasons(parse_endpoint({**LISTED, **endpoint})))
+def reasons(policy: dict[str, Any], max_tokens: int = 0, **endpoint: Any) -> str:
+    found = Policy.read(policy).findings(parse_endpoint({**LISTED, **endpoint}), max_tokens)
+    return "; ".join(finding.text for finding in found)
+
+
+def changes(policy: dict[str, Any], *endpoints: dict[str, Any], max_tokens: int = 0) -> list[str]:
+    """The relaxations that are proposed when these endpoints are all there is."""
+    listed = [parse_endpoint({**LISTED, **endpoint}) for endpoint in endpoints]
+    accepted, rejected = judge(Policy.read(policy), listed, max_tokens)
+    assert not accepted
+    return relaxations(rejected)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,12 @@ def reasons(policy: dict[str, Any], **endpoint: Any) -> str:
     [
         ({"quantizations": ["fp8"]}, {}, "quantization int4"),
         ({"quantizations": ["fp8"]}, {"quantization": "nvfp4"}, "quantization nvfp4"),
+        ({"quantizations": ["int4", "fp8"]}, {"quantization": "mxfp4"}, "quantization mxfp4"),
+        (
+            {"evidence": {"alpha/int4": "measured"}, "quantizations": ["int4"]},
+            {"quantization": "fp4"},
+            "quantization fp4",
+        ),
         ({}, {"quantization": None}, "undeclared"),
         ({}, {"quantization": "unknown"}, "undeclared"),
         ({"deny_tags": ["alpha/int4"]}, {}, "denied"),
@@ -40,7 +48,19 @@ def reasons(policy: dict[str, Any], **endpoint: Any) -> str:
         ({"min_uptime": 99.5}, {}, "uptime 99.0%"),
         ({"max_prompt_price": 0.9}, {}, "prompt price $1"),
         ({"max_completion_price": 1.99}, {}, "completion price $2"),
+        (
+            {"max_completion_price": 2},
+            {
+                "pricing": {
+                    "prompt": "0",
+                    "completion": "0.000002",
+                    "overrides": [{"utc_start": "0900", "utc_end": "1000", "completion": "0.0000021"}],
+                }
+            },
+            "price $2.1/M",
+        ),
         ({"min_context": 2000}, {}, "context 1000"),
+        ({"min_context": 900}, {"max_prompt_tokens": 800}, "prompts end at 800 tokens, 900 are needed"),
         ({"parameters": ["reasoning", "tools"]}, {}, "does not support reasoning"),
     ],
 )
@@ -54,86 +74,90 @@ def test_what_is_allowed_passes() -> None:
     assert reasons({"min_uptime": 99.0}, uptime_last_1d=None, status=None) == ""
 
 
+def test_a_discount_counts_and_answers_must_be_long_enough() -> None:
+    pricing = {"prompt": "0.000001", "completion": "0.000002", "discount": 0.25}
+    assert reasons({"max_completion_price": 1.5}, pricing=pricing) == ""
+    assert reasons({}, max_completion_tokens=64, max_tokens=64) == ""
+    assert "answers end at 64 tokens, 65 are asked" in reasons({}, max_completion_tokens=64, max_tokens=65)
+
+
 def test_all_reasons_are_listed_not_the_first() -> None:
     text = reasons({"quantizations": ["fp8"], "min_context": 2000}, status=-1)
     assert text.count(";") == 2
 
 
 @pytest.mark.parametrize(
-    "policy", [{"quantizations": ["int44"]}, {"quantizations": ["unknown"]}, {"data_collection": "no"},
-               {"evidence": {"a": " "}}],
-)  # fmt: skip
-def test_typos_are_errors(policy: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"gateway\.policy"):
+    ("policy", "hint"),
+    [
+        ({"quantizations": ["int44"]}, "did you mean int4?"),
+        ({"quantizations": ["mxpf8"]}, "did you mean mxfp8?"),
+        ({"quantizations": ["unknown"]}, "evidence"),
+        ({"data_collection": "no"}, "allow or deny"),
+        ({"evidence": {"a": " "}}, "must say why"),
+        ({"allow_tags": ["a"], "deny_tags": ["a"]}, "keep one"),
+    ],
+)
+def test_typos_are_errors_with_a_suggestion(policy: dict[str, Any], hint: str) -> None:
+    with pytest.raises(InputError, match=r"gateway\.policy") as caught:
         Policy.read(policy)
+    assert hint in str(caught.value)
 
 
-def test_a_tag_that_is_not_listed_is_an_error() -> None:
-    with pytest.raises(InputError, match="no endpoint alpha; listed are alpha/int4"):
-        judge(Policy(deny_tags=("alpha",)), [parse_endpoint(LISTED)])
+@pytest.mark.parametrize("key", ["allow_tags", "deny_tags", "evidence"])
+def test_a_tag_that_is_not_listed_any_more_is_an_error_with_a_suggestion(key: str) -> None:
+    value: Any = {"alpha/int8": "why"} if key == "evidence" else ["alpha/int8"]
+    with pytest.raises(InputError, match=rf"{key}: 'alpha/int8' is no endpoint .* did you mean alpha/int4\?"):
+        judge(Policy.read({key: value}), [parse_endpoint(LISTED)])
 
 
-def test_prices_take_the_discount_and_the_highest_override() -> None:
-    pricing = {"prompt": "0.000001", "discount": 0.5,
-               "overrides": [{"min_prompt_tokens": 1000, "prompt": "0.000004"}, {"prompt": "0.000002"}]}  # fmt: skip
-    assert highest_price(pricing, "prompt") == Decimal("0.000002")
-    with pytest.raises(InputError, match="no price"):
-        highest_price({"prompt": "-1"}, "prompt")
+def test_a_parameter_that_nobody_has_heard_of_is_an_error() -> None:
+    with pytest.raises(InputError, match="'reasonning' is no request parameter; did you mean reasoning"):
+        judge(Policy.read({"parameters": ["reasonning"]}), [parse_endpoint(LISTED)])
+    assert "does not support seed" in reasons({"parameters": ["seed"]})
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Double]:
-    with Double() as running:
-        yield running
+def test_a_base_slug_that_would_admit_a_rejected_variant_is_rejected() -> None:
+    base = {"tag": "alpha", "quantization": "int4"}
+    slow = {"tag": "alpha/int4-slow", "status": -2}
+    _, rejected = judge(Policy.read({}), [parse_endpoint({**LISTED, **e}) for e in (base, slow)])
+    assert [e.tag for e, _ in rejected] == ["alpha", "alpha/int4-slow"]
+    assert "would also ask for alpha/int4-slow" in rejected[0][1][0].text
+    for harmless in ({"tag": "alpha/priority", "status": -2}, {"tag": "alpha/fp4", "quantization": "fp4"}):
+        listed = [parse_endpoint({**LISTED, **e}) for e in (base, harmless)]
+        accepted, _ = judge(Policy.read({"quantizations": ["int4"]}), listed)
+        assert [e.tag for e in accepted] == ["alpha"]
 
 
-def providers(
-    folder: Path, double: Double, policy: dict[str, Any], model: str = "maker/target", kind: str = "openrouter"
-) -> tuple[int, Path]:
-    cut = {"gateway": {"kind": kind, "policy": policy},
-           "target": {"name": "target", "openrouter_model": model, "thinking": None}}  # fmt: skip
-    runtime = {"gateway": {"base_url": double.url, "api_key_file": None}}
-    path = folder / "providers.json"
-    arguments = ["--slice", canonical_json(cut), "--runtime", canonical_json(runtime), "--output", str(path)]
-    return cli.main(["providers", *arguments]), path
+def test_the_smallest_changes_come_first_and_precision_last() -> None:
+    slow = {"tag": "a", "uptime_last_1d": 88.04}
+    dear = {"tag": "b", "uptime_last_1d": 80.0, "pricing": {"prompt": "0", "completion": "0.0000031"}}
+    coarse = {"tag": "c", "quantization": "fp4"}
+    assert changes({"quantizations": ["int4"], "min_uptime": 90, "max_completion_price": 3}, coarse, dear, slow) == [
+        "min_uptime 90 -> 88 would let in a",
+        "min_uptime 90 -> 80 and max_completion_price 3 -> 3.1 would let in b",
+        "quantizations + fp4 would let in c",
+    ]
 
 
-def test_the_list_names_accepted_and_rejected_endpoints(tmp_path: Path, server: Double, capsys) -> None:
-    server.reset()
-    code, path = providers(tmp_path, server, {"quantizations": ["fp8"]})
-    value = json.loads(path.read_text())
-    assert code == 0 and [e["tag"] for e in value["accepted"]] == ["beta/fp8"]
-    assert value["rejected"][0]["tag"] == "alpha/int4" and value["rejected"][0]["reasons"]
-    assert value["accepted"][0]["completion_price"] == "0.0000022"
-    assert ProviderList.read(path).names == {"Beta"}
-    assert cli.main(["providers", "--show", str(path)]) == 0
-    table = capsys.readouterr().out
-    assert "beta/fp8" in table and "2.20" in table and "quantization int4" in table
+@pytest.mark.parametrize(
+    ("policy", "endpoint"),
+    [
+        ({"min_uptime": 90}, {"uptime_last_1d": 88.04}),
+        ({"quantizations": ["int4"]}, {"quantization": "fp8"}),
+        ({"max_prompt_price": 0.5}, {"pricing": {"prompt": "0.0000007", "completion": "0", "discount": 0.1}}),
+        ({"min_context": 2000}, {}),
+        ({"min_context": 2000}, {"context_length": 9999, "max_prompt_tokens": 800}),
+    ],
+)
+def test_following_a_proposed_change_lets_the_endpoint_in(policy: dict[str, Any], endpoint: dict[str, Any]) -> None:
+    (proposal,) = changes(policy, endpoint)
+    key, _, change = proposal.removesuffix(" would let in alpha/int4").partition(" ")
+    value = [*policy[key], change[2:]] if change.startswith("+") else float(change.split(" -> ")[1])
+    assert reasons({**policy, key: value}, **endpoint) == ""
 
 
-def test_an_empty_list_stops_and_says_what_would_have_to_change(tmp_path: Path, server: Double, capsys) -> None:
-    server.reset()
-    code, path = providers(tmp_path, server, {"quantizations": ["bf16"]})
-    message = capsys.readouterr().err
-    assert code == ExitCode.POLICY_EMPTY and not path.exists()
-    assert "none of 2 endpoints" in message and "quantization int4 is not allowed" in message
-
-
-def test_a_model_that_is_not_listed_names_the_nearest(tmp_path: Path, server: Double, capsys) -> None:
-    server.reset()
-    code, _ = providers(tmp_path, server, {}, model="maker/targett")
-    assert code == ExitCode.USAGE and "the nearest are maker/target" in capsys.readouterr().err
-
-
-def test_an_openai_server_is_one_free_endpoint(tmp_path: Path, server: Double) -> None:
-    server.reset(model="target")
-    code, path = providers(tmp_path, server, {"quantizations": ["int4"]}, kind="openai")
-    listed = ProviderList.read(path)
-    assert code == 0 and listed.model == "target" and all(e.is_free for e in listed.accepted)
-
-
-def test_a_provider_list_of_another_format_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "providers.json"
-    path.write_text('{"format": "other"}')
-    with pytest.raises(InputError, match="not a provider list"):
-        ProviderList.read(path)
+def test_what_no_change_helps_is_said() -> None:
+    listed = [parse_endpoint({**LISTED, "status": -3})]
+    _, rejected = judge(Policy.read({}), listed)
+    with pytest.raises(EyrieError, match="no change of gateway.policy would help"):
+        demand_some("m", [], rejected)

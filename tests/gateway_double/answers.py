@@ -54,27 +54,6 @@ def completion(request: dict[str, Any], body: bytes, script: dict[str, Any]) -> 
     }  # fmt: skip
 
 
-def listing(script: dict[str, Any]) -> dict[str, Any]:
-    """`GET /models`."""
-    model = script["model"]
-    entry = {
-        "id": model, "canonical_slug": model + "-0127", "name": model, "context_length": 262144,
-        "expiration_date": None, "reasoning": {"mandatory": False, "default_enabled": True},
-        "pricing": {"prompt": script["prompt_price"], "completion": script["completion_price"]},
-    }  # fmt: skip
-    return {"data": [{"id": "other/model", "context_length": 1}, entry]}
-
-
-def endpoints(script: dict[str, Any]) -> dict[str, Any]:
-    """`GET /models/{id}/endpoints`."""
-    base = {
-        "status": 0, "uptime_last_1d": 99.5, "context_length": 262144, "max_completion_tokens": None,
-        "pricing": {"prompt": script["prompt_price"], "completion": script["completion_price"]},
-        "supported_parameters": ["reasoning", "tools", "temperature", "seed", "max_tokens"],
-    }  # fmt: skip
-    return {"data": {"id": script["model"], "endpoints": [{**base, **e} for e in script["endpoints"]]}}
-
-
 DEFAULT_SCRIPT: dict[str, Any] = {
     "model": "maker/target",
     "prompt_price": "0.0000005",

@@ -14,7 +14,8 @@ import urllib.parse
 from decimal import Decimal
 from typing import Any
 
-from tests.gateway_double.answers import DEFAULT_SCRIPT, chance, completion, digest, endpoints, listing
+from tests.gateway_double.answers import DEFAULT_SCRIPT, chance, completion, digest
+from tests.gateway_double.catalogue import endpoints, listing
 
 HTML = b"<html><body>Bad gateway</body></html>"
 STATUS = {"400": 400, "413": 413, "429": 429, "500": 500, "502": 502, "503": 503, "504": 504, "524": 524, "529": 529}
@@ -193,7 +194,7 @@ def other(state: State, method: str, target: str, headers: dict[str, str], body:
              "body": state.last_body}
         ).encode()  # fmt: skip
     if path == "/models":
-        return 200, json.dumps(listing(state.script)).encode()
+        return 200, json.dumps(listing(state.script, query)).encode()
     if path == f"/models/{state.script['model']}/endpoints":
         return 200, json.dumps(endpoints(state.script)).encode()
     if path == "/key":

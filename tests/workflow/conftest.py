@@ -41,8 +41,16 @@ class Project:
 
     def snakemake(self, *arguments: str, settings: tuple[str, ...] = (), check: bool = True) -> str:
         """Run to the end; returns stdout and stderr together."""
+        return self.call(self.command(*arguments, settings=settings), check=check)
+
+    def eyrie(self, *arguments: str) -> str:
+        """Run an `eyrie` command in the folder."""
+        return self.call([sys.executable, "-m", "eyrie", *arguments, "--conf-dir", str(ROOT / "conf")])
+
+    def call(self, command: list[str], check: bool = True) -> str:
+        """Run any command in the folder; returns stdout and stderr together."""
         done = subprocess.run(
-            self.command(*arguments, settings=settings), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder,
             text=True, stdin=subprocess.DEVNULL, env=clean_environment(),
         )  # fmt: skip
         assert not check or done.returncode == 0, done.stdout

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from decimal import Decimal
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from eyrie.errors import InputError
-from eyrie.gateway.fetch import get_json
+from eyrie.gateway.fetch import get_json, scan_items
 from eyrie.gateway.key import NO_KEY, ApiKey
+from eyrie.gateway.prices import dearest, kept
 from eyrie.gateway.providers import Endpoint
 from eyrie.gateway.request import plain
 from eyrie.gateway.served import context_of, endpoint, served_model
-from eyrie.vault.money import decimal
 
-FACTS = ("canonical_slug", "context_length", "expiration_date")
+FACTS = ("canonical_slug", "name", "context_length", "expiration_date")
 
 
 def find_model(base: str, model: str, key: ApiKey = NO_KEY) -> dict[str, Any]:
-    """The model's entry in `GET /models`. Raises InputError when it is not listed, naming the nearest ids."""
-    entries = _list(get_json(base, "models", key), f"{base}/models")
-    ids = [str(entry.get("id")) for entry in entries]
-    for entry in entries:
-        if entry.get("id") == model:
-            return entry
-    near = difflib.get_close_matches(model, ids, n=3, cutoff=0.4) or ids[:3]
-    raise InputError(f"{base}/models: no model {model}; the nearest are {', '.join(near) or 'none'}")
+    """The model's entry in `GET /models`, which is read only as far as that.
+
+    Raises InputError when it is not listed, naming the nearest ids.
+    """
+    ids: list[str] = []
+
+    def take(entries: Iterator[Any]) -> dict[str, Any] | None:
+        ids.clear()
+        for entry in entries:
+            if isinstance(entry, dict) and entry.get("id") == model:
+                return entry
+            ids.append(str(entry.get("id")) if isinstance(entry, dict) else "")
+        return None
+
+    found = scan_items(base, "models", take, key)
+    if found is None:
+        near = difflib.get_close_matches(model, ids, n=3, cutoff=0.4) or ids[:3]
+        raise InputError(
+            f"{base}/models: no model {model} (target.openrouter_model); the nearest are {', '.join(near) or 'none'}"
+        )
+    return found
 
 
 def only_model(base: str) -> dict[str, Any]:
@@ -49,37 +61,31 @@ def read_endpoints(base: str, model: str, key: ApiKey = NO_KEY) -> list[Endpoint
 
 
 def parse_endpoint(item: dict[str, Any]) -> Endpoint:
-    """One entry of the listing. A missing status counts as 0 (up); prices are the highest that can apply."""
-    pricing = item.get("pricing") or {}
+    """One entry of the listing. A missing status counts as 0 (up); the three prices are the highest that can apply,
+    `pricing` says when which does."""
     try:
+        pricing = kept(item.get("pricing") or {})
+        highest = dearest(pricing)
         return Endpoint(
             tag=item["tag"],
             provider_name=item["provider_name"],
             quantization=item.get("quantization"),
             status=item.get("status") or 0,
             uptime_1d=item.get("uptime_last_1d"),
+            uptime_30m=item.get("uptime_last_30m"),
             context_length=item.get("context_length") or 0,
             max_completion_tokens=item.get("max_completion_tokens"),
-            prompt_price=plain(highest_price(pricing, "prompt")),
-            completion_price=plain(highest_price(pricing, "completion")),
-            request_price=plain(highest_price(pricing, "request")),
+            max_prompt_tokens=item.get("max_prompt_tokens"),
+            prompt_price=plain(highest.prompt),
+            completion_price=plain(highest.completion),
+            request_price=plain(highest.request),
             supported_parameters=tuple(sorted(item.get("supported_parameters") or ())),
+            pricing=pricing,
         )
     except KeyError as error:
         raise InputError(f"endpoint listing: an endpoint without {error} ({item.get('name')})") from None
-
-
-def highest_price(pricing: dict[str, Any], name: str) -> Decimal:
-    """USD per token after the discount, at the dearest override: what a reservation must hold.
-
-    Raises InputError when a price is no number or negative (a router's "-1" is no price).
-    """
-    prices = [pricing.get(name, "0"), *(o[name] for o in pricing.get("overrides") or () if name in o)]
-    discount = decimal(pricing.get("discount") or 0)
-    found = [decimal(price) for price in prices]
-    if discount is None or not 0 <= discount <= 1 or any(price is None or price < 0 for price in found):
-        raise InputError(f"endpoint listing: price {name}={prices} with discount {pricing.get('discount')} is no price")
-    return max(price for price in found if price is not None) * (1 - discount)
+    except InputError as error:
+        raise InputError(f"{error} ({item.get('tag')})") from None
 
 
 def model_facts(entry: dict[str, Any]) -> dict[str, Any]:
@@ -93,8 +99,11 @@ def model_facts(entry: dict[str, Any]) -> dict[str, Any]:
 
 def is_distillable(base: str, model: str, key: ApiKey = NO_KEY) -> bool:
     """Whether the model is among `GET /models?distillable=true`, the catalogue's documented filter."""
-    entries = _list(get_json(base, "models?distillable=true", key), f"{base}/models")
-    return any(entry.get("id") == model for entry in entries)
+
+    def take(entries: Iterator[Any]) -> bool:
+        return any(isinstance(entry, dict) and entry.get("id") == model for entry in entries)
+
+    return scan_items(base, "models?distillable=true", take, key)
 
 
 def openai_server(base: str, target: str, key: ApiKey = NO_KEY) -> tuple[str, dict[str, Any], list[Endpoint]]:

@@ -9,8 +9,10 @@ from typing import Any
 
 from eyrie.errors import InputError
 from eyrie.files import read_json
+from eyrie.gateway.prices import Pricing
 
 FORMAT = "eyrie-providers-1"
+UNDECLARED = (None, "unknown")  # quantizations that say nothing
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class Endpoint:
     completion_price: str
     request_price: str = "0"  # USD per request
     supported_parameters: tuple[str, ...] = ()
+    max_prompt_tokens: int | None = None
+    uptime_30m: float | None = None
+    pricing: dict[str, Any] = field(default_factory=dict, hash=False)  # as `prices.kept` leaves it
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "supported_parameters": sorted(self.supported_parameters)}
@@ -37,6 +42,13 @@ class Endpoint:
         known = {f.name for f in fields(cls)}
         kept = {k: v for k, v in value.items() if k in known}
         return cls(**{**kept, "supported_parameters": tuple(kept.get("supported_parameters", ()))})
+
+    @property
+    def tariff(self) -> Pricing:
+        """The endpoint's pricing with its conditions; without any, its highest prices are its only ones."""
+        return self.pricing or {
+            "prompt": self.prompt_price, "completion": self.completion_price, "request": self.request_price,
+        }  # fmt: skip
 
     @property
     def is_free(self) -> bool:
@@ -52,6 +64,7 @@ class ProviderList:
     model_facts: dict[str, Any]
     accepted: tuple[Endpoint, ...]
     policy: dict[str, Any] = field(default_factory=dict)
+    time: str | None = None  # when the catalogue was read
 
     @classmethod
     def read(cls, path: str | Path) -> ProviderList:
@@ -62,7 +75,7 @@ class ProviderList:
         if not value["accepted"]:
             raise InputError(f"{path}: no accepted endpoint; delete it and run `snakemake providers`")
         accepted = tuple(Endpoint.from_json(item) for item in value["accepted"])
-        return cls(value["gateway"], value["model"], value["model_facts"], accepted, value["policy"])
+        return cls(value["gateway"], value["model"], value["model_facts"], accepted, value["policy"], value.get("time"))
 
     def free_only(self) -> ProviderList:
         """The same list with only the endpoints that cost nothing."""

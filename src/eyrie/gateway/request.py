@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from eyrie.files import canonical_json, fingerprint
-from eyrie.gateway.providers import Endpoint, ProviderList
+from eyrie.gateway.providers import UNDECLARED, Endpoint, ProviderList
 
 MILLION = Decimal(1_000_000)
 TEMPLATE_TOKENS = 256  # what a chat template adds around a whole prompt, at most: a system prompt, tool instructions
@@ -158,7 +158,7 @@ class RequestBuilder:
         }
         if quantizations := policy.get("quantizations"):
             # An endpoint accepted by written evidence declares nothing: the filter would leave it out.
-            undeclared = any(e.quantization in (None, "unknown") for e in able)
+            undeclared = any(e.quantization in UNDECLARED for e in able)
             block["quantizations"] = sorted({*quantizations, *(["unknown"] if undeclared else [])})
         if collection := policy.get("data_collection"):
             block["data_collection"] = collection

@@ -69,6 +69,7 @@ from eyrie.generate.stop import StopSign, first_error
 from eyrie.threads import add_argument
 from eyrie.vault import Vault
 from eyrie.vault.account import books
+from eyrie.vault.fitted import read_fit
 from eyrie.vault.money import dollars
 
 
@@ -84,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--server-log", type=Path, metavar="FILE", help="output of the server that gateway.launch starts"
     )
     parser.add_argument("--vault", required=True, type=Path, help="folder of the vault")
+    parser.add_argument("--fit", nargs="?", type=Path, help="fit.json, when generate.tokens_per_dataset is fit")
     parser.add_argument("--output", required=True, type=Path, help="generated/D.jsonl.zst")
     parser.add_argument("--summary", required=True, type=Path, help="generated/D.summary.json")
     add_argument(parser)
@@ -91,7 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     runtime = load_slice(args.runtime)
-    settings = Settings.read(load_slice(args.slice), runtime)
+    fitted = read_fit(args.fit)["tokens_per_dataset"] if args.fit else None
+    settings = Settings.read(load_slice(args.slice), runtime, fitted)
     launch = Launch.read(runtime["gateway"].get("launch"))
     key = read_key(settings.gateway, settings.api_key_file)  # before anything is written
     providers = _providers(args.providers, settings)

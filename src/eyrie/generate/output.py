@@ -45,6 +45,7 @@ class Counts:
     shared: int = 0
     providers: dict[str, Counter[str]] = field(default_factory=dict)
     token_budget: int | None = None
+    up_to: bool = False  # fewer tokens will do when there are no more rows
 
     def add(self, answer: Answer, changed: bool) -> None:
         """Count one answer of the output."""
@@ -67,7 +68,7 @@ class Counts:
         """Why the output is not complete; empty when it is."""
         if self.open:
             return f"{self.open} of {self.prompts} rows are still open"
-        if self.token_budget is not None and not self.full:
+        if self.token_budget is not None and not self.full and not self.up_to:
             return (
                 f"all {self.prompts} rows gave {self.completion_tokens} of {self.token_budget} tokens; "
                 "raise the dataset's rows or lower its tokens"
@@ -87,7 +88,7 @@ class Output:
     def rows(self, counts: Counts, *, stop_when_open: bool) -> Iterator[dict[str, Any]]:
         """Output rows in index order until the token budget is reached. Raises Incomplete at the end, or at the
         first open row when `stop_when_open`."""
-        counts.token_budget = self.settings.token_budget
+        counts.token_budget, counts.up_to = self.settings.token_budget, self.settings.up_to
         for unit in read_units(self.prompts, self.settings.repetitions):
             if counts.full:
                 break

@@ -28,6 +28,7 @@ class Settings:
     repetitions: int
     user_turns: int
     token_budget: int | None  # output tokens
+    up_to: bool  # the budget was made to fit: a dataset that runs out of rows before it is complete all the same
     drop_cut: bool  # answers cut at max_tokens are no data
     max_pieces: int  # requests that one answer may take; 1 = a cut answer stays cut
     rebuy: bool
@@ -53,19 +54,22 @@ class Settings:
     quality: Quality | None  # None: whatever the server says is data
 
     @classmethod
-    def read(cls, cut: dict[str, Any], runtime: dict[str, Any]) -> Settings:
-        """Raises InputError when either misses a key."""
+    def read(cls, cut: dict[str, Any], runtime: dict[str, Any], fitted: int | None = None) -> Settings:
+        """`fitted`: what `tokens_per_dataset=fit` stands for. Raises InputError when a key or that is missing."""
         try:
             g, d, target, gateway = cut["generate"], cut["dataset"], cut["target"], runtime["gateway"]
             if cut["gateway"]["kind"] != gateway["kind"]:
                 raise InputError(f"--slice is for gateway {cut['gateway']['kind']}, --runtime for {gateway['kind']}")
             account, dataset = gateway["account_budget_usd"], runtime["dataset_budgets_usd"].get(d["name"])
             kind, max_tokens = gateway["kind"], d["max_tokens"] or g["max_tokens"]
+            tokens = g["tokens_per_dataset"] if d["tokens"] is None else d["tokens"]
+            if tokens == "fit" and fitted is None:
+                raise InputError("generate.tokens_per_dataset=fit: --fit must name the fit.json that says how many")
             return cls(
                 d["name"], gateway["kind"], target["name"], target["openrouter_model"], target["thinking"],
                 Sampling(max_tokens, g["temperature"], g["top_p"], g["seed"]),
                 g["repetitions"], d["turns"],
-                g["tokens_per_dataset"] if d["tokens"] is None else d["tokens"],
+                fitted if tokens == "fit" else tokens, tokens == "fit",
                 g["on_length"] == "drop", g["max_pieces"] if g["on_length"] == "continue" else 1,
                 g["on_changed_request"] == "rebuy",
                 runtime["run"], gateway["account"], gateway["base_url"], gateway["api_key_file"], gateway["width"],

@@ -47,7 +47,7 @@ class Stock:
         while budget is None or self.tokens < budget:
             stocked = next(self._units, None)
             if stocked is None:
-                return budget is None
+                return budget is None or self._output.settings.up_to  # no more rows
             tokens = stocked.tokens
             if tokens is None and stocked.word is not None:
                 tokens = self._output.tokens_of(stocked.unit)
@@ -81,7 +81,7 @@ def is_whole(output: Output, row: Row, word: Word) -> bool:
 
 def survey(output: Output) -> Counts:
     """What is there and what is missing, for a message: rows that are surely whole are counted unread."""
-    counts = Counts(token_budget=output.settings.token_budget)
+    counts = Counts(token_budget=output.settings.token_budget, up_to=output.settings.up_to)
     for stocked in Stock(output):
         if counts.full:
             break
