@@ -23,7 +23,7 @@ rule generate_dataset:
         "<logs>/generate/{dataset}.log",
     threads: RUN.threads("generate", workflow.cores) if RUN.embedded else 1
     params:
-        cfg=lambda wc: RUN.slice("generate", wc.dataset),
+        cfg=lambda wc: RUN.generate_slice(wc.dataset),
     shell:
         "{RUN.eyrie} --log {log} generate --slice {params.cfg:q} --runtime {RUN.runtime:q}"
         " --providers {input.providers} --prompts {input.prompts} {RUN.target_argument} --vault {RUN.vault:q}"

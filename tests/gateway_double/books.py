@@ -24,6 +24,7 @@ class Books:
         self.known_usage = Decimal(0)
         self.cache: dict[str, bytes] = {}
         self.seen: Counter[str] = Counter()  # requests by their bytes' digest
+        self.arrivals: list[str] = []  # the same in the order in which they came
         self.whole: Counter[str] = Counter()  # whole answers made, by the same
         self.faults: Counter[str] = Counter()
         self.busy: Counter[str] = Counter()  # requests under way, by endpoint tag
@@ -44,6 +45,7 @@ class Books:
     def choose_fault(self, body: bytes) -> str | None:
         """The fault that this request meets: by plan, else by rate; fixed by the body and how often it came."""
         self.seen[digest(body)] += 1
+        self.arrivals.append(digest(body))
         text = body.decode()
         for step in self.script["plan"]:
             if step["times"] > 0 and step["match"] in text:
@@ -126,4 +128,4 @@ class Books:
             "statuses": {str(code): n for code, n in self.statuses.items()}, "paths": dict(self.paths),
             "connections": self.connections, "clock": self.now(),
         }  # fmt: skip
-        return found if brief else {**found, "ledger": self.ledger}
+        return found if brief else {**found, "ledger": self.ledger, "arrivals": self.arrivals}

@@ -12,27 +12,35 @@ from tests.gateway_double.answers import chance
 
 MILLION = Decimal(1_000_000)
 ORDER = Decimal("0.000000000001")  # bills are rounded to this
+ARCHITECTURE = {
+    "modality": "text->text", "input_modalities": ["text"], "output_modalities": ["text"], "tokenizer": "Other",
+    "instruct_type": None,
+}  # fmt: skip
+PARAMETERS = ["include_reasoning", "max_tokens", "reasoning", "seed", "stop", "temperature", "tool_choice", "tools"]
 WIDER = {"fp4": ("fp4", "mxfp4", "nvfp4"), "fp8": ("fp8", "mxfp8")}  # a filter value and the kinds it lets in
 
 
-def listing(script: Mapping[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
-    """`GET /models`."""
-    model = script["model"]
-    entry = {
-        "id": model, "canonical_slug": model + "-0127", "name": model, "created": 1769472000,
-        "context_length": 262144, "expiration_date": None, "knowledge_cutoff": None,
-        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"], "modality": "text->text",
-                         "tokenizer": "Other", "instruct_type": None},
+def _entry(model: str, script: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": model, "canonical_slug": model + "-0127", "hugging_face_id": model, "name": model, "created": 1769472000,
+        "description": "A model with a description of some length. " * 20, "context_length": 262144,
+        "architecture": ARCHITECTURE, "expiration_date": None, "knowledge_cutoff": None,
         "top_provider": {"context_length": 262144, "max_completion_tokens": None, "is_moderated": False},
-        "per_request_limits": None, "default_parameters": None,
+        "per_request_limits": None, "default_parameters": None, "supported_parameters": PARAMETERS,
+        "links": {"details": f"/api/v1/models/{model}/endpoints"},
         "reasoning": {"mandatory": False, "default_enabled": True, "default_effort": None, "supported_efforts": None,
                       "supports_max_tokens": True},
-        "supported_parameters": ["reasoning", "tools", "temperature", "seed", "max_tokens"],
         "pricing": {"prompt": script["prompt_price"], "completion": script["completion_price"]},
-        **script["model_facts"],
     }  # fmt: skip
-    others = [{"id": name, "name": name, "context_length": 1} for name in script["others"]]
-    found = [*others, entry]
+
+
+def listing(script: Mapping[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
+    """`GET /models`: `models` others before the target; `limit` and `offset`, `q` and `distillable` are heeded."""
+    target = {**_entry(script["model"], script), **script["model_facts"]}
+    distillable = target.pop("distillable", True)
+    found = [_entry(f"other/model-{i}", script) for i in range(script["models"])]
+    if distillable or query.get("distillable") != "true":
+        found.append(target)
     if query.get("q"):
         found = [item for item in found if query["q"].lower() in item["id"].lower()]
     if "limit" in query:
@@ -48,8 +56,8 @@ def public(script: Mapping[str, Any], endpoint: Mapping[str, Any]) -> dict[str, 
         "model_id": script["model"] + "-0127", "status": 0, "uptime_last_5m": 99.9, "uptime_last_30m": 99.7,
         "uptime_last_1d": 99.5, "latency_last_30m": None, "throughput_last_30m": None, "context_length": 262144,
         "max_completion_tokens": None, "max_prompt_tokens": None, "supports_implicit_caching": False,
-        "pricing": {"prompt": script["prompt_price"], "completion": script["completion_price"]},
-        "supported_parameters": ["reasoning", "tools", "temperature", "seed", "max_tokens"],
+        "pricing": {"prompt": script["prompt_price"], "completion": script["completion_price"], "discount": 0},
+        "supported_parameters": PARAMETERS,
     }  # fmt: skip
     return {**base, **{key: value for key, value in endpoint.items() if key != "double"}}
 
@@ -58,7 +66,7 @@ def endpoints(script: Mapping[str, Any]) -> dict[str, Any]:
     """`GET /models/{id}/endpoints`."""
     return {
         "data": {"id": script["model"], "name": script["model"], "created": 1769472000, "description": "",
-                 "architecture": {}, "endpoints": [public(script, item) for item in script["endpoints"]]}
+                 "architecture": ARCHITECTURE, "endpoints": [public(script, item) for item in script["endpoints"]]}
     }  # fmt: skip
 
 

@@ -28,7 +28,17 @@ STATUS = {name: int(name) for name in ("400", "408", "413", "422", "429", "500",
 ERROR_TYPES = {400: "invalid_request", 429: "rate_limit_exceeded", 500: "server", 502: "provider_unavailable",
                503: "provider_unavailable", 504: "timeout", 524: "timeout", 529: "provider_overloaded"}  # fmt: skip
 WHOLE = (None, "slow", "drip", "cut", "drop", "no_usage", "string_usage", "evict", "long")  # a whole answer was made
-REFUNDED = ("inband", "inband_429", "inband_text", "inband_partial", "empty", "html200", "no_choices", "null_choice")
+REFUNDED = (
+    "echo",
+    "inband",
+    "inband_429",
+    "inband_text",
+    "inband_partial",
+    "empty",
+    "html200",
+    "no_choices",
+    "null_choice",
+)
 
 
 @dataclass
@@ -93,6 +103,8 @@ def late(fault: str | None, reply: dict[str, Any]) -> Outcome:
     if fault in ("inband", "inband_429", "inband_text"):
         code = {"inband": 502, "inband_429": 429, "inband_text": "server_error"}[fault]
         return Outcome(200, error(code, "Provider returned error", metadata=metadata))
+    if fault == "echo":
+        return Outcome(200, error(502, "Provider refused {key}", metadata={**metadata, "raw": "bad token {key}"}))
     if fault in ("empty", "html200"):
         return Outcome(200, b"" if fault == "empty" else HTML)
     if fault == "inband_partial":
@@ -115,6 +127,8 @@ def late(fault: str | None, reply: dict[str, Any]) -> Outcome:
         reply["model"] = "maker/other"
     elif fault == "loop":
         choice["message"]["content"] = "and again " * 400
+    elif fault == "echo_answer":
+        choice["message"]["content"] = "You are {key}."
     elif fault == "leak":
         choice["message"]["content"] = "Sure.<|im_end|><|im_assistant|>assistant<|im_middle|> Sure."
     elif fault == "no_usage":

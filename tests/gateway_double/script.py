@@ -12,7 +12,7 @@ DEFAULT_SCRIPT: dict[str, Any] = {
     # the catalogue
     "model": "maker/target",
     "model_facts": {},  # merged into the model's entry
-    "others": ["other/model"],  # more models in the listing
+    "models": 1,  # others in the listing before it
     "prompt_price": "0.0000005",  # of endpoints without a `pricing` of their own; USD per token
     "completion_price": "0.0000022",
     # An endpoint is what the listing shows; under "double" stands what it does not: tokens_per_s, first_token_s,
@@ -67,7 +67,7 @@ KIMI_ENDPOINTS: list[dict[str, Any]] = [
 ]
 KIMI: dict[str, Any] = {
     "model": "moonshotai/kimi-k2.5",
-    "others": [f"maker-{i % 40}/model-{i}" for i in range(400)],
+    "models": 400,
     "endpoints": [
         *KIMI_ENDPOINTS,
         {"tag": "cheapest/fp4", "provider_name": "Cheapest", "quantization": "fp4",

@@ -211,6 +211,9 @@ async def generate(
     books.bill(body, generation_id, cost, endpoint["tag"], endpoint["provider_name"], dict(usage), fault or "answer",
                gone=connection.gone, streamed=False)  # fmt: skip
     outcome = late(fault, reply)
+    if fault in ("echo", "echo_answer") and outcome.data is not None:
+        sent = books.last_headers.get("authorization", "").removeprefix("Bearer ")
+        outcome.data = outcome.data.replace(b"{key}", sent.encode())
     if keep and whole and fault not in ("evict", "no_usage", "string_usage"):
         books.cache.setdefault(digest(body), outcome.data if outcome.data is not None else json.dumps(reply).encode())
     if headers_wanted:

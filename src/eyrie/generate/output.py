@@ -167,6 +167,7 @@ class Output:
             "gateway": self.settings.gateway,
             "model": self.builder.providers.model,
             "complete": not why,
+            "continued": self.settings.continued,
             "why_incomplete": why or None,
             "rows": {"prompts": counts.prompts, "answered": counts.answered, "open": counts.open,
                      "rejected": dict(sorted(counts.rejected.items()))},

@@ -28,6 +28,7 @@ class Settings:
     token_budget: int | None  # output tokens
     drop_cut: bool  # answers cut at max_tokens are no data
     rebuy: bool
+    continued: bool  # completes what was built on before it was complete
     # from the runtime
     run: str
     account: str
@@ -57,6 +58,7 @@ class Settings:
                 g["repetitions"], d["turns"],
                 g["tokens_per_dataset"] if d["tokens"] is None else d["tokens"],
                 g["on_length"] == "drop", g["on_changed_request"] == "rebuy",
+                cut.get("continued", False),
                 runtime["run"], gateway["account"], gateway["base_url"], gateway["api_key_file"], gateway["width"],
                 runtime["in_flight"], runtime["slots_per_client"],
                 Limits(_micro(runtime["budget_usd"]), None if account is None else _micro(account)),
