@@ -61,3 +61,27 @@ def test_two_runs_on_one_account_share_its_budget(tmp_path: Path) -> None:
             codes.append(job.run())
         assert codes == [ExitCode.BUDGET_REACHED] * 2
         assert Decimal("0.004") < double.billed <= Decimal("0.005")
+
+
+SURPRISES = {name: 0.03 for name in (
+    "long", "no_usage", "string_usage", "drop", "cut", "blank", "wrong_provider", "inband_partial", "524_billed", "500",
+    "reset", "empty", "loop",
+)}  # fmt: skip
+
+
+def test_two_thousand_in_flight_with_surprises_never_pass_the_budget(tmp_path: Path, monkeypatch) -> None:
+    """Worst-case reservation: the overrun is 0, whatever the answers cost and however late one hears of it."""
+    monkeypatch.setattr("eyrie.generate.buyer.BACKOFF_S", 0.02)
+    monkeypatch.setattr("eyrie.generate.run.START", 2000.0, raising=False)
+    monkeypatch.setattr("eyrie.generate.gate.RAMP_PER_S", 2000.0, raising=False)
+    with Double(tokens=[50, 64], latency=[4.0, 6.0], rates=SURPRISES, generation_lag=1.0, key_usage_lag=2.0) as double:
+        job = Job(tmp_path, double, rows=4000)
+        job.runtime.update(budget_usd=0.52, in_flight=2000, slots_per_client=50, reserve="worst", patience_s=60.0)
+        assert job.run() == ExitCode.BUDGET_REACHED
+        state = double.state()
+        assert state["peak"] > 1500, "the test did not reach the load that it is about"
+        assert Decimal("0.3") < Decimal(state["billed"]) <= Decimal("0.52")
+        with job.open_vault() as vault:
+            books = vault.committed()
+            assert vault.check() == [] and books["reserved"] == 0
+        assert Decimal(state["billed"]) * 1_000_000 <= books["settled"] + books["unknown"] <= 520_000

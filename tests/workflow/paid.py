@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -105,10 +106,8 @@ class PaidProject:
         """Datasets whose answers a dry run would buy."""
         code, text = self.run("-n", "generate", settings=settings)
         assert code == 0, text
-        lines = text.splitlines()
-        starts = [i for i, line in enumerate(lines) if line.split()[:2] in (["localrule", "generate_dataset:"],)]
-        blocks = ["\n".join(lines[i : i + 12]) for i in starts]
-        return {name for name in ROWS for block in blocks if f"wildcards: dataset={name}" in block}
+        jobs = re.findall(r"rule generate_dataset:\n(?:    .*\n)*?    wildcards: dataset=(\w+)\n", text)
+        return set(jobs)
 
     def generated(self) -> dict[str, bytes]:
         """The files of answers and their summaries that are there."""

@@ -65,7 +65,7 @@ def nothing_paid_twice(project: PaidProject, lost: int = 0) -> None:
 
 
 def test_credits_that_run_out_half_way_leave_a_run_that_added_credits_finish(project, prepared) -> None:
-    project.double.change(credits=0.0048)
+    project.double.change(credits=0.008)
     code, text = project.run("generate")
     assert code == 1 and "non-zero exit status 11" in text
     made = {name.removesuffix(".jsonl.zst") for name in project.generated() if name.endswith(".zst")}
@@ -119,7 +119,7 @@ def test_the_loss_of_everything_but_the_vault_costs_nothing(project, prepared) -
 
 
 def test_partial_data_is_built_on_when_asked_for_and_completed_by_the_next_run(project, prepared) -> None:
-    project.double.change(credits=0.0048)
+    project.double.change(credits=0.008)
     code, text = project.run("generate", settings=("generate.on_exhausted=build_partial",))
     assert code == 0, text
     partial = {name for name in ROWS if "; partial: " in project.log(name)}
