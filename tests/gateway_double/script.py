@@ -30,6 +30,7 @@ DEFAULT_SCRIPT: dict[str, Any] = {
     "tokens": [5, 40],  # output tokens, drawn evenly; or {"median":, "p99":}, log-normal
     "words": 400,  # words of text in an answer at most, however many tokens it is billed for
     "latency": [0.0, 0.02],  # of endpoints without a speed of their own
+    "hold": False,  # no answer is finished while this is set: fills the slots, however slow the machine is
     "early_headers": False,  # headers (and the generation id) at once, the body when it is done
     "chunks": 4,  # pieces of a streamed answer
     "clock": 1.0,

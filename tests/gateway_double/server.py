@@ -206,6 +206,8 @@ async def generate(
         connection.start(200, headers, None)
     if request.get("stream"):
         return await sse.stream(connection, books, request, body, endpoint, reply, fault, wait, cost, keep)
+    while script["hold"]:
+        await asyncio.sleep(0.05)
     await books.sleep(wait)
     books.abandoned += connection.gone
     books.bill(body, generation_id, cost, endpoint["tag"], endpoint["provider_name"], dict(usage), fault or "answer",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -74,14 +76,26 @@ def test_two_thousand_in_flight_with_surprises_never_pass_the_budget(tmp_path: P
     monkeypatch.setattr("eyrie.generate.buyer.BACKOFF_S", 0.02)
     monkeypatch.setattr("eyrie.generate.run.START", 2000.0, raising=False)
     monkeypatch.setattr("eyrie.generate.gate.RAMP_PER_S", 2000.0, raising=False)
-    with Double(tokens=[50, 64], latency=[4.0, 6.0], rates=SURPRISES, generation_lag=1.0, key_usage_lag=2.0) as double:
+    with Double(tokens=[50, 64], latency=[0.1, 0.5], rates=SURPRISES, generation_lag=1.0, hold=True) as double:
         job = Job(tmp_path, double, rows=4000)
-        job.runtime.update(budget_usd=0.52, in_flight=2000, slots_per_client=50, reserve="worst", patience_s=60.0)
+        job.runtime.update(budget_usd=0.52, in_flight=2000, slots_per_client=50, reserve="worst", max_attempts=100,
+                           patience_s=600.0, timeout_s=300.0)  # fmt: skip
+        filling = threading.Thread(target=release_when_full, args=(double, 1900))
+        filling.start()
         assert job.run() == ExitCode.BUDGET_REACHED
-        state = double.state()
-        assert state["peak"] > 1500, "the test did not reach the load that it is about"
+        filling.join()
+        state = double.brief()
+        assert state["peak"] > 1900
         assert Decimal("0.3") < Decimal(state["billed"]) <= Decimal("0.52")
         with job.open_vault() as vault:
             books = vault.committed()
             assert vault.check() == [] and books["reserved"] == 0
         assert Decimal(state["billed"]) * 1_000_000 <= books["settled"] + books["unknown"] <= 520_000
+
+
+def release_when_full(double: Double, in_flight: int) -> None:
+    """Let no answer finish before so many requests are under way."""
+    deadline = time.monotonic() + 240
+    while double.brief()["in_flight"] < in_flight and time.monotonic() < deadline:
+        time.sleep(0.1)
+    double.change(hold=False)
