@@ -143,6 +143,7 @@ def measure(share: float, clock: float, folder: Path) -> dict[str, Any]:
             tails = {name: (folder / f"{name}.log").read_text()[-500:] for name, code in codes.items() if code}
             sys.exit(f"jobs failed: {tails}")
         state = double.brief()
+        paid = [entry for entry in double.ledger if Decimal(entry["cost"])]
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         with open(f"/proc/{double.pid}/stat") as file:
             fields = file.read().rsplit(")", 1)[1].split()
@@ -154,7 +155,7 @@ def measure(share: float, clock: float, folder: Path) -> dict[str, Any]:
             "minutes": seconds * clock / 60, "wall": seconds, "ideal": ideal_minutes(double, round(SLOTS * share)),
             "tokens": sum(s["tokens"]["completion"] for s in summaries), "billed": Decimal(state["billed"]),
             "booked": billed, "books": books, "problems": problems, "state": state,
-            "duplicates": state["bills"] - len({e["digest"] for e in double.ledger}), "busy": busy,
+            "duplicates": len(paid) - len({e["digest"] for e in paid}), "busy": busy,
             "client_cpu": used.ru_utime + used.ru_stime,
             "double_cpu": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
         }  # fmt: skip
