@@ -59,7 +59,11 @@ def plain(name: str, data: bytes, killed: bool) -> bytes:
     if name.endswith(".summary.json"):
         data = data.replace(b'"continued": true', b'"continued": false')
         return re.sub(rb'"(billed|wasted)": "[0-9.]+"', b"", data) if killed else data
-    return re.sub(rb"(gen-[0-9a-f]{20})-\d+", rb"\1", zstandard.decompress(data)) if killed else data
+    return (
+        re.sub(rb"(gen-[0-9a-f]{20})-\d+", rb"\1", zstandard.ZstdDecompressor().decompressobj().decompress(data))
+        if killed
+        else data
+    )
 
 
 def nothing_paid_twice(project: PaidProject, lost: int = 0) -> None:
