@@ -45,7 +45,7 @@ rule generate_dataset:
     resources:
         **RUN.resources("generate"),
     params:
-        cfg=lambda wc: RUN.slice("generate", wc.dataset),
+        cfg=lambda wc: RUN.generate_slice(wc.dataset),
     shell:
         "{RUN.eyrie} --log {log.job} generate --slice {params.cfg:q} --runtime {RUN.runtime:q}"
         " --providers {input.providers} --prompts {input.prompts} {RUN.target_argument} --vault {RUN.vault:q}"

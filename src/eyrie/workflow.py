@@ -5,6 +5,7 @@ Rules stay declarative; every decision that needs code is here and tested withou
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from eyrie.config import compose, load_slice, overrides, plan_settings, runtime, shards, stage_slice
 from eyrie.errors import InputError
+from eyrie.files import canonical_json
 from eyrie.plan import making, show
 
 
@@ -99,6 +101,28 @@ class Workflow:
     def per_dataset(self, folder: str, suffix: str, names: list[str] | None = None) -> list[str]:
         """One file per dataset: `<run>/<folder>/<dataset><suffix>`."""
         return [f"{self.run}/{folder}/{name}{suffix}" for name in (self.datasets if names is None else names)]
+
+    def generate_slice(self, dataset: str) -> str:
+        """The generate slice of a dataset, with `continued` where partial data is being, or was, completed.
+
+        A dataset that was built on before it was complete (`generate.on_exhausted=build_partial`) must be pending once
+        the default holds again, and no longer be so when it is complete: the job that completes it notes `continued` in
+        the summary, so that its slice stays what it was then.
+        """
+        cut = self.slice("generate", dataset)
+        path = Path(f"{self.run}/generated/{dataset}.summary.json")
+        try:
+            summary = json.loads(path.read_bytes())
+            continued = summary["continued"] if summary["complete"] else not self._accepts_partial
+        except FileNotFoundError:
+            continued = False
+        except (OSError, ValueError, LookupError, TypeError):
+            continued = True  # nothing that a job has written: making it anew is free
+        return canonical_json({**json.loads(cut), "continued": True}) if continued else cut
+
+    @property
+    def _accepts_partial(self) -> bool:
+        return self.config["generate"]["on_exhausted"] == "build_partial"
 
     def threads(self, stage: str, cores: int | None) -> int:
         """Threads of one job; 0 in the configuration is every core that Snakemake was given."""

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Double:
-    """The server in a child process. `url` is the base URL that a gateway's settings take."""
+    """The server in a child process. `url` is the base URL that a gateway's settings take; `pid` its process."""
 
     def __init__(self, **script: Any) -> None:
         self._process = subprocess.Popen(
@@ -22,6 +22,7 @@ class Double:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
         )  # fmt: skip
         assert self._process.stdout is not None
+        self.pid = self._process.pid
         self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}/api/v1"
         if script:
             self.change(**script)
@@ -51,7 +52,11 @@ class Double:
 
     def state(self) -> dict[str, Any]:
         """Ledger and counters."""
-        return httpx.get(f"{self.url}/control", trust_env=False).json()
+        return httpx.get(f"{self.url}/control", trust_env=False, timeout=60).json()
+
+    def brief(self) -> dict[str, Any]:
+        """`state` without the ledger: cheap, however long it is."""
+        return httpx.get(f"{self.url}/control?brief=1", trust_env=False, timeout=60).json()
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
@@ -59,4 +64,4 @@ class Double:
 
     @property
     def billed(self) -> Decimal:
-        return Decimal(self.state()["billed"])
+        return Decimal(self.brief()["billed"])

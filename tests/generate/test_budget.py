@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -61,3 +63,39 @@ def test_two_runs_on_one_account_share_its_budget(tmp_path: Path) -> None:
             codes.append(job.run())
         assert codes == [ExitCode.BUDGET_REACHED] * 2
         assert Decimal("0.004") < double.billed <= Decimal("0.005")
+
+
+SURPRISES = {name: 0.03 for name in (
+    "long", "no_usage", "string_usage", "drop", "cut", "blank", "wrong_provider", "inband_partial", "524_billed", "500",
+    "reset", "empty", "loop",
+)}  # fmt: skip
+
+
+def test_two_thousand_in_flight_with_surprises_never_pass_the_budget(tmp_path: Path, monkeypatch) -> None:
+    """Worst-case reservation: the overrun is 0, whatever the answers cost and however late one hears of it."""
+    monkeypatch.setattr("eyrie.generate.buyer.BACKOFF_S", 0.02)
+    monkeypatch.setattr("eyrie.generate.run.START", 2000.0, raising=False)
+    monkeypatch.setattr("eyrie.generate.gate.RAMP_PER_S", 2000.0, raising=False)
+    with Double(tokens=[50, 64], latency=[0.1, 0.5], rates=SURPRISES, generation_lag=1.0, hold=True) as double:
+        job = Job(tmp_path, double, rows=4000)
+        job.runtime.update(budget_usd=0.52, in_flight=2000, slots_per_client=50, reserve="worst", max_attempts=100,
+                           patience_s=600.0, timeout_s=300.0)  # fmt: skip
+        filling = threading.Thread(target=release_when_full, args=(double, 1900))
+        filling.start()
+        assert job.run() == ExitCode.BUDGET_REACHED
+        filling.join()
+        state = double.brief()
+        assert state["peak"] > 1900
+        assert Decimal("0.3") < Decimal(state["billed"]) <= Decimal("0.52")
+        with job.open_vault() as vault:
+            books = vault.committed()
+            assert vault.check() == [] and books["reserved"] == 0
+        assert Decimal(state["billed"]) * 1_000_000 <= books["settled"] + books["unknown"] <= 520_000
+
+
+def release_when_full(double: Double, in_flight: int) -> None:
+    """Let no answer finish before so many requests are under way."""
+    deadline = time.monotonic() + 240
+    while double.brief()["in_flight"] < in_flight and time.monotonic() < deadline:
+        time.sleep(0.1)
+    double.change(hold=False)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import trio
+from decimal import Decimal
 
+import trio
+import trio.testing
+
+from eyrie.gateway.generation import Generation
+from eyrie.generate.buyer import settle_with_patience
 from eyrie.generate.conversation import Conversation
 from eyrie.generate.limiter import Limiter
 from eyrie.generate.window import TokenWindow
+from eyrie.vault import Usage
 
 
 def test_the_limiter_starts_fast_cuts_once_per_episode_and_recovers_slowly() -> None:
@@ -100,3 +106,17 @@ def test_a_question_that_gets_no_answer_leaves_the_conversation() -> None:
     talk.answer({"role": "assistant", "content": "a"}, cut=False)
     talk.abandon("empty")
     assert [m["content"] for m in talk.messages] == ["q", "a"] and talk.ended == "empty"
+
+
+def test_a_bill_that_is_late_by_half_a_minute_is_waited_for() -> None:
+    bill = Generation("gen-1", Decimal("0.01"), Usage(), "Alpha")
+
+    async def main() -> Generation | None:
+        known_at = trio.current_time() + 30
+
+        async def ask() -> Generation | None:
+            return bill if trio.current_time() >= known_at else None
+
+        return await settle_with_patience(ask)
+
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) is bill

@@ -31,7 +31,7 @@ from eyrie.vault.reservation import Reservations
 
 POLL_S = 0.2  # how often to ask again while another process holds the request
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 30.0
-SETTLE_TRIES = 5  # the gateway's record of a request may lag behind it
+SETTLE_TRIES = 7  # over 36 s: the gateway's record of a request may lag behind it
 
 
 @dataclass

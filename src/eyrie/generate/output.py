@@ -181,6 +181,7 @@ class Output:
             "model": self.builder.providers.model,
             "sampling": {**self.settings.sampling.fields(0), "thinking": self.settings.thinking},
             "complete": not why,
+            "continued": self.settings.continued,
             "why_incomplete": why or None,
             "rows": {"prompts": counts.prompts, "answered": counts.answered, "open": counts.open,
                      "rejected": dict(sorted(counts.rejected.items()))},

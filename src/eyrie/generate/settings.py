@@ -32,6 +32,7 @@ class Settings:
     drop_cut: bool  # answers cut at max_tokens are no data
     max_pieces: int  # requests that one answer may take; 1 = a cut answer stays cut
     rebuy: bool
+    continued: bool  # completes what was built on before it was complete
     # from the runtime
     run: str
     account: str
@@ -71,7 +72,7 @@ class Settings:
                 g["repetitions"], d["turns"],
                 fitted if tokens == "fit" else tokens, tokens == "fit",
                 g["on_length"] == "drop", g["max_pieces"] if g["on_length"] == "continue" else 1,
-                g["on_changed_request"] == "rebuy",
+                g["on_changed_request"] == "rebuy", cut.get("continued", False),
                 runtime["run"], gateway["account"], gateway["base_url"], gateway["api_key_file"], gateway["width"],
                 runtime["in_flight"], runtime["slots_per_client"],
                 Limits(_micro(runtime["budget_usd"]), None if account is None else _micro(account),
