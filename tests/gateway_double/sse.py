@@ -35,6 +35,8 @@ def pieces(reply: dict[str, Any], count: int) -> list[dict[str, Any]]:
     text = message.get("content") or ""
     step = max(1, -(-len(text) // max(count, 1)))
     deltas += [{"content": text[at : at + step]} for at in range(0, len(text), step)]
+    if message.get("refusal"):
+        deltas.append({"refusal": message["refusal"]})
     if message.get("tool_calls"):
         deltas.append({"tool_calls": [{**call, "index": i} for i, call in enumerate(message["tool_calls"])]})
     return deltas
@@ -48,7 +50,8 @@ async def stream(
     usage, generation_id = reply["usage"], reply["id"]
     outcome = late(fault, json.loads(json.dumps(reply)))
     connection.start(outcome.status, {"Content-Type": "text/event-stream", "X-Generation-Id": generation_id}, None)
-    base = {k: reply[k] for k in ("id", "created", "model", "provider")} | {"object": "chat.completion.chunk"}
+    said = json.loads(outcome.data) if _has_message(outcome) else reply  # a fault may have changed who says it
+    base = {k: said[k] for k in ("id", "created", "model", "provider")} | {"object": "chat.completion.chunk"}
     deltas = pieces(json.loads(outcome.data), books.script["chunks"]) if _has_message(outcome) else []
     sent = 0
     for delta in deltas:
