@@ -11,6 +11,7 @@ import trio
 from eyrie.errors import ExitCode
 from eyrie.gateway.clients import Clients, allow_open_files
 from eyrie.gateway.key import ApiKey
+from eyrie.generate.breaker import Breaker
 from eyrie.generate.buyer import Buyer
 from eyrie.generate.conversation import Conversation, take
 from eyrie.generate.gate import Gate
@@ -24,7 +25,8 @@ from eyrie.generate.window import TokenWindow
 from eyrie.vault import Vault
 from eyrie.vault.records import DATA
 
-HEARTBEAT_S = 1.0
+HEARTBEAT_S = 0.25  # slots that one job gives back are used by another within two beats
+QUEUED = 1.25  # conversations per slot: a free slot finds a row at once, and no more wait than that needs
 JUDGED_ROWS = 50  # rows before the share of rejects is looked at
 SETTLERS = 16  # lost requests asked after at once
 
@@ -52,7 +54,8 @@ class Run:
         allow_open_files(settings.in_flight)
         job = self.vault.register(settings.run, settings.account, settings.dataset)
         start = START if settings.gateway == "openrouter" else float(settings.in_flight)
-        self.gate = Gate(Limiter(settings.in_flight, start), self.stop)
+        endpoints = self.output.builder.providers.accepted if settings.gateway == "openrouter" else ()
+        self.gate = Gate(Limiter(settings.in_flight, start), self.stop, Breaker(endpoints))
         self.window = TokenWindow(settings.token_budget, settings.sampling.max_tokens)
         self.index = self.vault.index(self.output.builder.identity_model, settings.dataset)
         try:
@@ -86,13 +89,13 @@ class Run:
             if self._is_stored(unit):
                 self.window.held(self.index[(unit.row["id"], 0, unit.repetition)][1])
                 continue
-            while not (self.window.open and self._active < 2 * max(self.gate.leased, 1) + 16):
+            while not (self.window.open and self._active < QUEUED * max(self.gate.leased, 1) + 16):
                 if self.window.reached or self.stop.called:
                     break
                 await self.window.changed()
             if self.window.reached or self.stop.called:
                 break
-            self.window.begin()
+            self.window.begin(number)
             self._active += 1
             await conversations.start(self._converse, unit, number)
         self._more = False
@@ -121,9 +124,9 @@ class Run:
                     answer = await self.buyer.get(identity, request, (number, talk.turn))
                 tokens += take(talk, answer, drop_cut=self.settings.drop_cut)
             self._judge(talk)
-            self.window.end(tokens)
+            self.window.end(number, tokens)
         except Stopped:
-            self.window.abandon()
+            self.window.abandon(number)
         finally:
             if not started:
                 task_status.started()
@@ -143,7 +146,8 @@ class Run:
     # Beside the rows -------------------------------------------------------------------------------------------
 
     async def _lease(self, job: int) -> None:
-        wanted = self.settings.in_flight if self._more else self.gate.wanted
+        more = self._more and self.window.open  # rows that fill the budget in any case leave their slots to others
+        wanted = self.settings.in_flight if more else self.gate.wanted
         self.gate.leased = await self.vault.renew(
             job, wanted=wanted, busy=self.gate.busy, in_flight=self.settings.in_flight
         )
