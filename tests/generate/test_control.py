@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+import random
+
 from eyrie.generate.conversation import Conversation
 from eyrie.generate.window import TokenWindow
 
@@ -83,3 +86,27 @@ def test_a_question_that_gets_no_answer_leaves_the_conversation() -> None:
     talk.answer({"role": "assistant", "content": "a"}, cut=False)
     talk.abandon("empty")
     assert [m["content"] for m in talk.messages] == ["q", "a"] and talk.ended == "empty"
+
+
+def test_rows_with_long_tails_are_neither_asked_in_excess_nor_one_by_one() -> None:
+    """One dataset on 100 slots: nearly no row that nobody needs, and a tail as short as the answers allow."""
+    now, dice = 0.0, random.Random(3)
+    window = TokenWindow(2_000_000, guess=2048, clock=lambda: now)
+    tokens: list[int] = []
+    under_way: list[tuple[float, int]] = []
+    while True:
+        while len(under_way) < 100 and window.open:
+            seconds = dice.lognormvariate(4.094, 0.692)
+            window.begin(len(tokens))
+            heapq.heappush(under_way, (now + seconds, len(tokens)))
+            tokens.append(round(25 * seconds))
+        if not under_way:
+            break
+        now, row = heapq.heappop(under_way)
+        window.end(row, tokens[row])
+    needed = next(n for n in range(len(tokens)) if sum(tokens[: n + 1]) >= 2_000_000) + 1
+    assert window.reached and len(tokens) - needed <= 0.02 * needed
+    free = [0.0] * 100  # slots that know how many rows will be needed
+    for count in tokens[:needed]:
+        heapq.heapreplace(free, free[0] + count / 25)
+    assert now < 1.15 * max(free)

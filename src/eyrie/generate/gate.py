@@ -4,6 +4,7 @@ connection ramp."""
 from __future__ import annotations
 
 import heapq
+import sys
 from dataclasses import dataclass, field
 
 import trio
@@ -41,6 +42,7 @@ class Gate:
     def __init__(self, limiter: Limiter, stop: StopSign, breaker: Breaker | None = None) -> None:
         self.limiter, self.stop, self.breaker = limiter, stop, breaker or Breaker()
         self.leased = 0  # slots that the vault lets this job use
+        self.cap = sys.maxsize  # requests under way at most while a new lease is being asked for
         self.busy = 0
         self._free: list[tuple[int, float]] = []  # slot, and when it became free
         self._slots = 0  # slots ever handed out
@@ -91,7 +93,7 @@ class Gate:
             return
         now = trio.current_time()
         self._fill_ramp(now)
-        while self._waiting and self.busy < self.limiter.allowed(now, self.leased):
+        while self._waiting and self.busy < min(self.cap, self.limiter.allowed(now, self.leased)):
             if self._waiting[0].gone:
                 heapq.heappop(self._waiting)
                 continue

@@ -148,9 +148,11 @@ class Run:
     async def _lease(self, job: int) -> None:
         more = self._more and self.window.open  # rows that fill the budget in any case leave their slots to others
         wanted = self.settings.in_flight if more else self.gate.wanted
-        self.gate.leased = await self.vault.renew(
-            job, wanted=wanted, busy=self.gate.busy, in_flight=self.settings.in_flight
-        )
+        gate = self.gate
+        # The vault lends to others what is not busy, so until its word is on disk no more may be than it was told.
+        gate.cap = min(gate.leased, max(gate.busy, min(wanted, gate.busy + 4 + gate.leased // 8)))
+        gate.leased = await self.vault.renew(job, wanted=wanted, busy=gate.cap, in_flight=self.settings.in_flight)
+        gate.cap = gate.leased
         self.gate.serve()
 
     async def _keep_lease(self, job: int) -> None:

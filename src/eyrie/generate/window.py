@@ -2,14 +2,15 @@
 
 Which rows are in the output follows from the rows' tokens alone, never from the order in which answers came. When to
 stop asking follows from what the rows under way will bring, and that is more than the mean: short answers are done
-and gone, so what is still under way is long. Counting each at the mean would ask, and pay, for rows that nobody needs.
+and gone, so what is still under way is long. Counting each at the mean would ask, and pay, for rows that nobody
+needs. Rows under way are censored observations; the estimate is Kaplan and Meier's, in the form that hands the weight
+of each censored row on to those that took longer (Efron 1967: redistribution to the right).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import trio
 
@@ -29,6 +30,7 @@ class TokenWindow:
         self._began: dict[int, float] = {}  # rows under way: when they began
         self._estimates: dict[int, float] = {}
         self._estimated = 0.0  # sum of the estimates
+        self._mean: float | None = None  # of all rows asked here, those under way at their estimates
         self._refreshed = float("-inf")
         self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES)  # (seconds, tokens) of rows asked here
         self._changed = trio.Event()
@@ -46,15 +48,18 @@ class TokenWindow:
         return self.tokens + self._estimated
 
     @property
-    def _mean(self) -> float:
+    def _fresh(self) -> float:
+        """Tokens of a row of which nothing is known yet."""
+        if self._mean is not None:
+            return self._mean
         return max(1.0, self.tokens / self.rows) if self.rows >= ENOUGH else float(self._guess)
 
     def _refresh(self, now: float) -> None:
-        """A row that is under way for `t` seconds will bring what rows that took longer than `t` brought."""
         self._refreshed = now
-        estimate = _by_age(self._samples, self._mean) if len(self._samples) >= ENOUGH else lambda age: self._mean
-        self._estimates = {row: estimate(now - began) for row, began in self._began.items()}
-        self._estimated = sum(self._estimates.values())
+        if len(self._samples) >= ENOUGH:
+            ages = {row: now - began for row, began in self._began.items()}
+            self._estimates, self._mean = redistribute(self._samples, ages)
+            self._estimated = sum(self._estimates.values())
 
     @property
     def reached(self) -> bool:
@@ -69,7 +74,7 @@ class TokenWindow:
     def begin(self, row: int) -> None:
         """`row` is being asked."""
         self._began[row] = self._clock()
-        self._estimates[row] = self._mean
+        self._estimates[row] = self._fresh
         self._estimated += self._estimates[row]
 
     def end(self, row: int, tokens: int) -> None:
@@ -101,19 +106,24 @@ class TokenWindow:
         await self._changed.wait()
 
 
-def _by_age(samples: deque[tuple[float, int]], mean: float) -> Callable[[float], float]:
-    """age in seconds -> mean tokens of the samples that took longer; of the longest ones when hardly any did."""
-    ordered = sorted(samples)
-    ages = [seconds for seconds, _ in ordered]
-    sums, total = [], 0
-    for _, tokens in reversed(ordered):
-        total += tokens
-        sums.append(total)
-    last = len(ordered) - ENOUGH // 2
+def redistribute(samples: Iterable[tuple[float, int]], ages: dict[int, float]) -> tuple[dict[int, float], float]:
+    """Estimated tokens of rows under way, and the mean of all rows.
 
-    def estimate(age: float) -> float:
-        first = min(bisect_left(ages, age), last)
-        count = len(ordered) - first
-        return max(1.0, mean if first == 0 else sums[count - 1] / count)
-
-    return estimate
+    `samples`: (seconds, tokens) of rows that are done; `ages`: seconds that rows are under way. Each of these brings
+    what the rows that took longer brought on average, the older ones under way among them at their own estimates; one
+    that is older than all that are done goes on at the pace of the longest.
+    """
+    done = sorted(samples, reverse=True)
+    estimates: dict[int, float] = {}
+    weight, total, at = 0, 0.0, 0
+    for row, age in sorted(ages.items(), key=lambda item: -item[1]):
+        while at < len(done) and done[at][0] > age:
+            weight, total, at = weight + 1, total + done[at][1], at + 1
+        if weight:
+            estimates[row] = max(1.0, total / weight)
+        else:
+            seconds, tokens = done[0]
+            estimates[row] = max(1.0, tokens * age / max(seconds, 1e-9))
+        weight, total = weight + 1, total + estimates[row]
+    total += sum(tokens for _, tokens in done[at:])
+    return estimates, max(1.0, total / (weight + len(done) - at))
