@@ -27,7 +27,7 @@ class Server:
 
     async def serve(self, stream: trio.SocketStream) -> None:
         self.connections += 1
-        with stream:
+        async with stream:
             while True:
                 seen = b""
                 while b"\r\n\r\n" not in seen or len(seen) < _length(seen):
