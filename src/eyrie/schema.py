@@ -116,7 +116,7 @@ class Generate:
     on_exhausted: OnExhausted = OnExhausted.stop
     # not in any slice: a change of these reruns nothing
     in_flight: int = 64  # requests under way at once, all datasets together
-    slots_per_client: int = 32  # requests per httpx client (its pool is quadratic)
+    slots_per_client: int = 4  # requests per connection pool (its work per request grows with its size)
     budget_usd: float = 0.0  # of this run; 0 = only free endpoints
     reserve: Reserve = Reserve.worst  # what a request holds of the budgets while it is under way
     max_attempts: int = 5  # per answer, counting only faults of the row itself

@@ -1,7 +1,9 @@
-"""The pure parts of the run loop on clocks of their own: limiter, token window, conversation."""
+"""The pure parts of the run loop on clocks of their own: token window, conversation."""
 
 from __future__ import annotations
 
+import heapq
+import random
 from decimal import Decimal
 
 import trio
@@ -10,55 +12,40 @@ import trio.testing
 from eyrie.gateway.generation import Generation
 from eyrie.generate.buyer import settle_with_patience
 from eyrie.generate.conversation import Conversation
-from eyrie.generate.limiter import Limiter
 from eyrie.generate.window import TokenWindow
 from eyrie.vault import Usage
 
 
-def test_the_limiter_starts_fast_cuts_once_per_episode_and_recovers_slowly() -> None:
-    limiter = Limiter(1000, 10.0)
-    for _ in range(10):
-        limiter.success(busy=10)
-    assert limiter.limit > 10  # grows while it is saturated
-    grown = limiter.limit
-    for _ in range(50):  # a storm is one episode
-        limiter.overload(100.0, None)
-    assert limiter.limit == grown * 0.8
-    before = limiter.limit
-    limiter.success(busy=int(before))
-    assert before < limiter.limit < before + 0.1
-
-
-def test_the_limiter_waits_as_long_as_it_is_told_and_never_freezes() -> None:
-    limiter = Limiter(100, 50.0)
-    limiter.overload(10.0, retry_after=7.0)
-    assert limiter.allowed(16.9) == 0 and limiter.allowed(17.0) > 0
-    for second in range(1000):
-        limiter.overload(20.0 + 6 * second, None)
-    assert limiter.allowed(10_000.0) == 1
-
-
-def test_an_idle_limiter_does_not_grow() -> None:
-    limiter = Limiter(1000, 100.0)
-    limiter.success(busy=3)
-    assert limiter.limit == 100
-
-
 def test_the_window_closes_on_what_is_expected_and_opens_again_when_answers_are_short() -> None:
-    async def main() -> None:
-        window = TokenWindow(100, guess=50)
-        window.begin()
-        assert window.open
-        window.begin()
-        assert not window.open and not window.reached  # two rows of 50 may fill it
-        window.end(10)
-        assert window.open
-        window.begin()
-        window.end(60)
-        window.end(40)
-        assert window.reached
+    window = TokenWindow(100, guess=50, clock=lambda: 0.0)
+    window.begin(0)
+    assert window.open
+    window.begin(1)
+    assert not window.open and not window.reached  # two rows of 50 may fill it
+    window.end(0, 10)
+    assert window.open
+    window.begin(2)
+    window.end(2, 60)
+    window.end(1, 40)
+    assert window.reached
 
-    trio.run(main)
+
+def test_rows_that_are_long_under_way_are_expected_to_bring_more_than_the_mean() -> None:
+    now = 0.0
+    window = TokenWindow(100_000, guess=50, clock=lambda: now)
+    for row in range(100):  # one token a second, 1 to 100 s
+        window.begin(row)
+    for row in range(100):
+        now = row + 1.0
+        window.end(row, row + 1)
+    for row in range(100, 110):
+        window.begin(row)
+    young = window.expected - window.tokens
+    now += 80.0
+    old = window.expected - window.tokens
+    assert 400 < young < 600 and 850 < old < 1000
+    window.abandon(109)
+    assert window.under_way == 9 and window.expected - window.tokens < old
 
 
 def conversation(turns: list[dict[str, object]], user_turns: int = 9) -> Conversation:
@@ -120,3 +107,27 @@ def test_a_bill_that_is_late_by_half_a_minute_is_waited_for() -> None:
         return await settle_with_patience(ask)
 
     assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) is bill
+
+
+def test_rows_with_long_tails_are_neither_asked_in_excess_nor_one_by_one() -> None:
+    """One dataset on 100 slots: nearly no row that nobody needs, and a tail as short as the answers allow."""
+    now, dice = 0.0, random.Random(3)
+    window = TokenWindow(2_000_000, guess=2048, clock=lambda: now)
+    tokens: list[int] = []
+    under_way: list[tuple[float, int]] = []
+    while True:
+        while len(under_way) < 100 and window.open:
+            seconds = dice.lognormvariate(4.094, 0.692)
+            window.begin(len(tokens))
+            heapq.heappush(under_way, (now + seconds, len(tokens)))
+            tokens.append(round(25 * seconds))
+        if not under_way:
+            break
+        now, row = heapq.heappop(under_way)
+        window.end(row, tokens[row])
+    needed = next(n for n in range(len(tokens)) if sum(tokens[: n + 1]) >= 2_000_000) + 1
+    assert window.reached and len(tokens) - needed <= 0.02 * needed
+    free = [0.0] * 100  # slots that know how many rows will be needed
+    for count in tokens[:needed]:
+        heapq.heapreplace(free, free[0] + count / 25)
+    assert now < 1.15 * max(free)

@@ -9,6 +9,7 @@ from decimal import Decimal
 import httpx
 import trio
 
+from eyrie.gateway.clients import Client
 from eyrie.gateway.errors import Blame, Fault, unreached
 from eyrie.gateway.reply import Expected, Reply, classify
 from eyrie.gateway.stream import read_body
@@ -25,7 +26,7 @@ class Patience:
 
 
 async def exchange(
-    client: httpx.AsyncClient, url: str, body: bytes, headers: Mapping[str, str], expected: Expected,
+    client: Client, url: str, body: bytes, headers: Mapping[str, str], expected: Expected,
     patience: Patience, *, note: Callable[[str], Awaitable[None]], redact: Callable[[bytes], bytes],
 ) -> Reply:  # fmt: skip
     """POST `body` and judge what comes back. `note` is awaited with the generation id as soon as the response's head

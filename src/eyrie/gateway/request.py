@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -180,6 +181,23 @@ class RequestBuilder:
             + self.sampling.max_tokens * self.providers.highest("completion_price")
             + self.providers.highest("request_price")
         )
+
+
+def narrow(body: bytes, tags: frozenset[str] | None) -> bytes:
+    """The request with only those endpoints of its own list that are in `tags` (None: all).
+
+    It can only shrink the list. When nothing of it would be left it stays as it is: the policy decides who may
+    answer, health only whom to ask first. The fingerprint knows of no tags, so it is the same request.
+    """
+    if tags is None:
+        return body
+    value = json.loads(body)
+    listed = value["provider"]["only"]
+    kept = [tag for tag in listed if tag in tags]
+    if not kept or kept == listed:
+        return body
+    value["provider"]["only"] = kept
+    return canonical_json(value).encode()
 
 
 def _with_reasoning_content(message: dict[str, Any]) -> dict[str, Any]:

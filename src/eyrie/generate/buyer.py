@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -18,7 +19,8 @@ from eyrie.gateway.generation import Generation, read_generation
 from eyrie.gateway.key import ApiKey
 from eyrie.gateway.providers import ProviderList
 from eyrie.gateway.reply import Expected, Reply, parse
-from eyrie.gateway.request import Request, headers
+from eyrie.gateway.request import Request, headers, narrow
+from eyrie.generate.breaker import EVERYWHERE, Route
 from eyrie.generate.gate import Gate
 from eyrie.generate.purse import Purse
 from eyrie.generate.settings import Settings
@@ -103,7 +105,7 @@ class Buyer:
                 if rejection is not None:
                     return rejection
                 failures += 1
-                await self._pause(reply.fault, failures)
+                await self._pause(reply, reply.fault, failures)
             self.stop.check()
 
     def _over_message(self, admission: Admission) -> str:
@@ -122,16 +124,24 @@ class Buyer:
 
     async def _attempt(self, wanted: Wanted, order: tuple[int, ...], path: str) -> tuple[Admission, Reply | None]:
         """One turn through the gate; a reply only when the vault let the request go out."""
-        slot = await self.gate.acquire(order)
+        given = await self.gate.acquire(order)
+        route, reply = given.route, None
         try:
-            admission = await self.vault.admit(self.job, wanted, self.settings.limits)
+            body = narrow(wanted.body, route.tags)
+            admission = await self.vault.admit(self.job, replace(wanted, body=body), self.settings.limits)
             if admission.decision is not Decision.SEND:
                 return admission, None
             self.purse.freed()  # there may be money for one more
-            reply = await self._send(slot, admission, path)
-            self._heed(reply)
+            if admission.body != body or (route.probe and body is wanted.body):  # a lost attempt's bytes, or no probe
+                self.gate.breaker.unsent(route)
+                route = EVERYWHERE
+            reply = await self._send(given.slot, admission, path)
+            reply = _unlisted(reply, narrowed=admission.body != wanted.body)
+            self._heed(reply, route, given.at)
         finally:
-            self.gate.release(slot)
+            if reply is None:
+                self.gate.breaker.unsent(route)
+            self.gate.release(given)
         return admission, reply
 
     async def _send(self, slot: int, admission: Admission, path: str) -> Reply:
@@ -152,8 +162,8 @@ class Buyer:
         finally:
             del self._under_way[admission.entry]
 
-    def _heed(self, reply: Reply) -> None:
-        """Let the limiter or the run know, before the slot goes to somebody else."""
+    def _heed(self, reply: Reply, route: Route, sent_at: float) -> None:
+        """Let the breakers, the limiter or the run know, before the slot goes to somebody else."""
         now = trio.current_time()
         if reply.byok and not self.settings.allow_byok:
             self.stop.call(
@@ -161,13 +171,21 @@ class Buyer:
                 f"{reply.provider} answered through the account's own provider key, whose bill is not in the reply; "
                 "remove that key from the account, or set gateway.allow_byok=true",
             )
-        if reply.fault is None or reply.fault.blame in (Blame.ROW, Blame.PERMANENT):
+        gate, fault = self.gate, reply.fault
+        endpoints_own = gate.breaker.judge(reply, route, sent_at, now)
+        if fault is None or fault.blame in (Blame.ROW, Blame.PERMANENT):
             self._last_good = now
-            self.gate.limiter.success(self.gate.busy + 1)
-        elif reply.fault.blame is Blame.OVERLOAD:
-            self.gate.limiter.overload(now, reply.fault.retry_after)
-        elif reply.fault.blame is Blame.RUN:
-            self.stop.call(reply.fault.code, f"the gateway ended the run ({self._detail(reply.fault)})")
+            gate.limiter.success(gate.busy, gate.leased)
+        elif fault.blame is Blame.RUN:
+            self.stop.call(fault.code, f"the gateway ended the run ({self._detail(fault)})")
+        elif endpoints_own:
+            pass  # the breaker's matter: others need not slow down
+        elif fault.blame is Blame.OVERLOAD:
+            gate.limiter.overload(now, fault.retry_after, sent_at, gate.busy, gate.leased)
+        else:
+            gate.limiter.failure(now, sent_at, gate.busy, gate.leased)
+        for note in drain(gate.breaker.notes):
+            print(f"{self.settings.dataset}: endpoint {self.key.redact(note)}", file=sys.stderr, flush=True)
 
     def _detail(self, fault: Fault) -> str:
         return self.key.redact(f"{fault.reason}: {fault.detail}" if fault.detail else fault.reason)
@@ -246,9 +264,10 @@ class Buyer:
             self.stop.call(ExitCode.INCOMPLETE, f"no usable reply for {silent:.0f} s (last: {detail})")
         return None
 
-    async def _pause(self, fault: Fault, failures: int) -> None:
-        """Full jitter: rows that failed together do not come back together."""
-        if fault.blame is Blame.ROW:
+    async def _pause(self, reply: Reply, fault: Fault, failures: int) -> None:
+        """Full jitter: rows that failed together do not come back together. An overload of the gateway has its
+        cool-down at the gate, one for all rows: none sleeps on its own."""
+        if fault.blame is Blame.ROW or (fault.blame is Blame.OVERLOAD and reply.status not in (None, 200)):
             return
         longest = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** min(failures, 10))
         await self.stop.sleep(self._random.uniform(0, longest))
@@ -278,6 +297,20 @@ class Buyer:
                 await self.vault.commit(lambda c, e=entry, k=cost, p=provider: ledger.settle(c, e, k, p))
                 settled += 1
         return settled
+
+
+def _unlisted(reply: Reply, *, narrowed: bool) -> Reply:
+    """To a narrowed list, "no endpoint" says that those endpoints are gone, not that the policy is empty."""
+    fault = reply.fault
+    if not narrowed or fault is None or fault.code is not ExitCode.POLICY_EMPTY:
+        return reply
+    return replace(reply, fault=replace(fault, blame=Blame.GATEWAY))
+
+
+def drain(notes: list[str]) -> list[str]:
+    """Take all notes out of the list."""
+    taken, notes[:] = notes[:], []
+    return taken
 
 
 async def settle_with_patience(ask: Callable[[], Awaitable[Generation | None]]) -> Generation | None:

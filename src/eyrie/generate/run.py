@@ -13,6 +13,7 @@ from eyrie.errors import ExitCode, EyrieError
 from eyrie.gateway.clients import Clients, allow_open_files
 from eyrie.gateway.key import ApiKey
 from eyrie.generate.account import Session
+from eyrie.generate.breaker import Breaker
 from eyrie.generate.buyer import Buyer
 from eyrie.generate.conversation import Conversation, take
 from eyrie.generate.gate import Gate
@@ -28,7 +29,8 @@ from eyrie.generate.window import TokenWindow
 from eyrie.vault import Vault
 from eyrie.vault.account import latencies
 
-HEARTBEAT_S = 1.0
+HEARTBEAT_S = 0.25  # slots that one job gives back are used by another within two beats
+QUEUED = 1.25  # conversations per slot: a free slot finds a row at once, and no more wait than that needs
 JUDGED_ROWS = 50  # rows before the share of rejects is looked at
 SETTLERS = 16  # lost requests asked after at once
 ROOM_BYTES, ROOM_PER_SLOT = 16 << 20, 64 << 10  # left on the vault's disk, a run stops: what is under way must fit
@@ -62,7 +64,8 @@ class Run:
         self.paid = not all(e.is_free for e in self.output.builder.providers.accepted)
         job, reading = enter(self.vault, settings, self.key, read=self.reconciled)
         start = START if settings.gateway == "openrouter" else float(settings.in_flight)
-        self.gate = Gate(Limiter(settings.in_flight, start), self.stop)
+        endpoints = self.output.builder.providers.accepted if settings.gateway == "openrouter" else ()
+        self.gate = Gate(Limiter(settings.in_flight, start), self.stop, Breaker(endpoints))
         self.window = TokenWindow(settings.token_budget, settings.sampling.max_tokens)
         self.window.tokens, self.window.rows = self.stock.tokens, self.stock.rows
         try:
@@ -130,13 +133,13 @@ class Run:
             if stocked.tokens is not None:
                 self.window.held(stocked.tokens)
                 continue
-            while not (self.window.open and self._active < 2 * max(self.gate.leased, 1) + 16):
+            while not (self.window.open and self._active < QUEUED * max(self.gate.leased, 1) + 16):
                 if self.window.reached or self.stop.called:
                     break
                 await self.window.changed()
             if self.window.reached or self.stop.called:
                 break
-            self.window.begin()
+            self.window.begin(number)
             self._active += 1
             await conversations.start(self._converse, stocked.unit, number)
         self._more = False
@@ -157,13 +160,13 @@ class Run:
                     answer = await self.buyer.get(identity, request, (number, talk.turn))
                 tokens += take(talk, answer, drop_cut=self.settings.drop_cut)
             self._judge(talk)
-            self.window.end(tokens)
+            self.window.end(number, tokens)
         except Stopped:
-            self.window.abandon()
+            self.window.abandon(number)
         except EyrieError as error:  # the vault cannot be written: what is under way may still find room
             self.stop.call(error.code, str(error))
             self.gate.serve()
-            self.window.abandon()
+            self.window.abandon(number)
         finally:
             if not started:
                 task_status.started()
@@ -183,10 +186,13 @@ class Run:
     # Beside the rows -------------------------------------------------------------------------------------------
 
     async def _lease(self, job: int) -> None:
-        wanted = self.settings.in_flight if self._more else self.gate.wanted
-        self.gate.leased = await self.vault.renew(
-            job, wanted=wanted, busy=self.gate.busy, in_flight=self.settings.in_flight
-        )
+        more = self._more and self.window.open  # rows that fill the budget in any case leave their slots to others
+        wanted = self.settings.in_flight if more else self.gate.wanted
+        gate = self.gate
+        # The vault lends to others what is not busy, so until its word is on disk no more may be than it was told.
+        gate.cap = min(gate.leased, max(gate.busy, min(wanted, gate.busy + 4 + gate.leased // 8)))
+        gate.leased = await self.vault.renew(job, wanted=wanted, busy=gate.cap, in_flight=self.settings.in_flight)
+        gate.cap = gate.leased
         self.gate.serve()
 
     async def _keep_lease(self, job: int) -> None:
