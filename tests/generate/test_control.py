@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from eyrie.gateway.generation import Generation
-from eyrie.generate.buyer import settle_with_patience
+from eyrie.generate.bills import settle_with_patience
 from eyrie.generate.conversation import Conversation
 from eyrie.generate.window import TokenWindow
 from eyrie.vault import Usage

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
-import httpx
 import trio
 
 from eyrie.errors import ExitCode
 from eyrie.gateway.clients import Clients
 from eyrie.gateway.errors import Blame, Fault
 from eyrie.gateway.exchange import Patience, exchange
-from eyrie.gateway.generation import Generation, read_generation
 from eyrie.gateway.key import ApiKey
 from eyrie.gateway.providers import ProviderList
-from eyrie.gateway.reply import Expected, Reply, parse
+from eyrie.gateway.reply import Expected, Reply
 from eyrie.gateway.request import Request, headers, narrow
+from eyrie.generate.bills import Bills
 from eyrie.generate.breaker import EVERYWHERE, Route
 from eyrie.generate.gate import Gate
 from eyrie.generate.purse import Purse
@@ -33,7 +31,6 @@ from eyrie.vault.reservation import Reservations
 
 POLL_S = 0.2  # how often to ask again while another process holds the request
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 30.0
-SETTLE_TRIES = 7  # over 36 s: the gateway's record of a request may lag behind it
 
 
 @dataclass
@@ -50,6 +47,7 @@ class Buyer:
     key: ApiKey
     tally: Tally = field(default_factory=Tally)
     purse: Purse = field(init=False)
+    bills: Bills = field(init=False)
     _claims: dict[tuple[str, int], trio.Event] = field(default_factory=dict)
     _last_good: float = field(default_factory=trio.current_time)
     _under_way: dict[int, float] = field(default_factory=dict)  # journal entry -> when it was sent, the oldest first
@@ -57,6 +55,7 @@ class Buyer:
 
     def __post_init__(self) -> None:
         self.purse = Purse(self.stop)
+        self.bills = Bills(self.vault, self.clients, self.providers, self.paid, self.settings.sampling.max_tokens)
         by_quantile, width = self.settings.reserve is Reserve.quantile, self.settings.in_flight
         self._reservations = Reservations(self.vault, by_quantile=by_quantile, width=width)
 
@@ -193,12 +192,12 @@ class Buyer:
     async def _store(self, admission: Admission, reply: Reply) -> Answer:
         """Put a usable answer on disk; only then does it count."""
         assert reply.verdict is not None
-        source = await self._generation(reply.cached_from) if reply.cached_from else None
+        source = await self.bills.record(reply.cached_from) if reply.cached_from else None
         usage, generation_id, cost = reply.usage, reply.generation_id, reply.cost
         if source is not None:
             usage, generation_id = source.usage, source.id
         elif cost is None:
-            usage, cost = await self._bill_of(reply)
+            usage, cost = await self.bills.of(reply)
         answer = Answer(
             "", reply.verdict.value, reply.raw, usage, reply.finish_reason, reply.provider, reply.model, generation_id
         )
@@ -214,25 +213,12 @@ class Buyer:
         self.tally.answered(stored.provider, stored.usage, source.cost if source is not None else cost or Decimal(0))
         return stored
 
-    async def _bill_of(self, reply: Reply) -> tuple[Usage, Decimal]:
-        """Tokens and cost of an answer that came without: the gateway's record, else tokens at the highest price."""
-        record = await self._generation(reply.generation_id)
-        if record is not None:
-            return (reply.usage if reply.usage.completion_tokens else record.usage), record.cost
-        cost = (
-            reply.usage.prompt_tokens * self.providers.highest("prompt_price")
-            + (reply.usage.completion_tokens or self.settings.sampling.max_tokens)
-            * self.providers.highest("completion_price")
-            + self.providers.highest("request_price")
-        )
-        return reply.usage, cost
-
     async def _book(self, admission: Admission, reply: Reply, fault: Fault) -> Answer | None:
         """Journal a failed attempt; the rejection when the row is given up. Raises Stopped for a run-level fault."""
         detail = self._detail(fault)
         cost, provider = reply.cost, reply.provider
         if cost is None and reply.generation_id:
-            record = await self._generation(reply.generation_id)
+            record = await self.bills.record(reply.generation_id)
             if record is not None:
                 cost, provider = record.cost, record.provider
         entry, blame = admission.entry, fault.blame.value
@@ -272,32 +258,6 @@ class Buyer:
         longest = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** min(failures, 10))
         await self.stop.sleep(self._random.uniform(0, longest))
 
-    async def _generation(self, generation_id: str | None) -> Generation | None:
-        """The gateway's record of a request, asked for with patience; None when it has none."""
-        if not generation_id or not self.paid:
-            return None
-        return await settle_with_patience(lambda: self._ask_generation(generation_id))
-
-    async def _ask_generation(self, generation_id: str) -> Generation | None:
-        try:
-            response = await self.clients.of(0).get(
-                f"{self.clients.url}/generation", params={"id": generation_id}, timeout=30
-            )
-            return read_generation(parse(response.content)) if response.status_code == 200 else None
-        except (httpx.HTTPError, ValueError):
-            return None
-
-    async def settle_lost(self, lost: list[tuple[int, str]]) -> int:
-        """Ask what attempts cost that an earlier process lost; returns how many are settled."""
-        settled = 0
-        for entry, generation_id in lost:
-            record = await self._ask_generation(generation_id)
-            if record is not None:
-                cost, provider = record.cost, record.provider
-                await self.vault.commit(lambda c, e=entry, k=cost, p=provider: ledger.settle(c, e, k, p))
-                settled += 1
-        return settled
-
 
 def _unlisted(reply: Reply, *, narrowed: bool) -> Reply:
     """To a narrowed list, "no endpoint" says that those endpoints are gone, not that the policy is empty."""
@@ -311,14 +271,3 @@ def drain(notes: list[str]) -> list[str]:
     """Take all notes out of the list."""
     taken, notes[:] = notes[:], []
     return taken
-
-
-async def settle_with_patience(ask: Callable[[], Awaitable[Generation | None]]) -> Generation | None:
-    """Ask up to `SETTLE_TRIES` times with growing pauses."""
-    for attempt in range(SETTLE_TRIES):
-        if attempt:
-            await trio.sleep(0.1 * 3**attempt / 3)
-        found = await ask()
-        if found is not None:
-            return found
-    return None

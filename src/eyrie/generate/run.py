@@ -235,4 +235,4 @@ class Run:
             return
         async with trio.open_nursery() as nursery:
             for first in range(min(SETTLERS, len(lost))):
-                nursery.start_soon(self.buyer.settle_lost, lost[first::SETTLERS])
+                nursery.start_soon(self.buyer.bills.settle, lost[first::SETTLERS])
