@@ -26,4 +26,4 @@ for name in RUN.datasets:
             folder=f"{RUN.run}/tokens/{name}",
         shell:
             "{RUN.eyrie} --log {log} tokenize --slice {params.cfg:q} --generated {input.generated}"
-            " --target {input.target} --output {params.folder}"
+            " --target {input.target} --output {params.folder} --threads {threads}"

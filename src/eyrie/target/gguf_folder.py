@@ -1,8 +1,8 @@
 """A Llama GGUF file as a Hugging Face folder: float32 safetensors, tokenizer, chat template, generation config.
 
-Written directly rather than through transformers' GGUF loader, which parses the file three times (47 s against 10 s
-for SmolLM2-135M) and drops the pre-tokenizer's digit rule, so that "in 2024" gets other tokens than the model was
-trained on. `tests/target/test_gguf_folder.py` compares every weight with that loader's.
+Written directly rather than through transformers' GGUF loader, which parses the file three times and drops the
+pre-tokenizer's digit rule, so that "in 2024" gets other tokens than the model was trained on.
+`tests/target/test_gguf_folder.py` compares every weight with that loader's.
 """
 
 from __future__ import annotations

@@ -29,6 +29,9 @@ def load_model(receipt: TargetReceipt, dtype: str = "float32", trust_remote_code
     """The target in evaluation mode on the CPU, its weights in `dtype`. Raises InputError when it cannot be loaded."""
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # a bar in a log file is one line of noise
 
     return _load(AutoModelForCausalLM, receipt, trust_remote_code, dtype=getattr(torch, dtype)).eval()
 
