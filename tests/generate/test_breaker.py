@@ -175,3 +175,21 @@ def test_a_run_leaves_a_failing_endpoint_out_of_its_requests(tmp_path: Path, mon
         assert len(job.read()) == 30
         assert all(not answer["changed"] for row in job.read() for answer in row["answers"])
         assert job.facts()["rows"]["rejected"] == {}
+
+
+def test_an_answer_lost_on_the_way_is_asked_for_with_the_same_bytes_whatever_the_breakers_say(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """The response cache knows it by its bytes: a narrowed list would be paid for a second time."""
+    monkeypatch.setattr("eyrie.generate.buyer.BACKOFF_S", 0.3)
+    monkeypatch.setattr("eyrie.generate.breaker.FAULTS", 1)
+    monkeypatch.setattr("eyrie.generate.breaker.SHARE", 0.0)
+    plan = [{"match": "question 1", "fault": "cut", "times": 1}, {"match": "question 2", "fault": "inband", "times": 1}]
+    with Double(plan=plan) as double:
+        job = Job(tmp_path, double, rows=6)
+        job.runtime["in_flight"] = 6
+        assert job.run() == 0
+        state = double.state()
+        assert state["hits"] == 1
+        paid = [entry for entry in double.ledger if float(entry["cost"]) > 0]
+        assert len(paid) == 6

@@ -12,9 +12,10 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from eyrie.gateway.errors import Blame
+from eyrie.errors import ExitCode
+from eyrie.gateway.errors import Blame, Fault
 from eyrie.gateway.providers import Endpoint
 from eyrie.gateway.reply import Reply
 
@@ -67,7 +68,7 @@ class Breaker:
         self.health = {name: Health(frozenset(found)) for name, found in tags.items()}
         self._random = rng or random.Random()
         self._route = EVERYWHERE
-        self.notes: list[str] = []  # changes, in words, for whoever shows them
+        self.notes: list[str] = []
 
     @property
     def out(self) -> list[str]:
@@ -83,6 +84,11 @@ class Breaker:
                 health.probing = True
                 return Route(health.tags, name)
         return None if self._route.tags == frozenset() else self._route
+
+    def news(self) -> list[str]:
+        """What changed since this was last asked, in words."""
+        taken, self.notes = self.notes, []
+        return taken
 
     def unsent(self, route: Route) -> None:
         """A request with this route was not sent, or under another one."""
@@ -162,3 +168,17 @@ def _is_its_fault(reply: Reply) -> bool:
 
 def _word(reply: Reply) -> str:
     return reply.fault.reason if reply.fault is not None else "another one answered instead"
+
+
+def may_be_cached(reply: Reply, fault: Fault) -> bool:
+    """Whether a whole answer may have been lost on the way: the response cache gives it back to the same bytes only.
+    An error that names an endpoint is no answer, and the next attempt may leave that endpoint out."""
+    return fault.maybe_billed and reply.provider is None and not reply.tried
+
+
+def unlisted(reply: Reply, *, narrowed: bool) -> Reply:
+    """To a narrowed list, "no endpoint" says that those endpoints are gone, not that the policy is empty."""
+    fault = reply.fault
+    if not narrowed or fault is None or fault.code is not ExitCode.POLICY_EMPTY:
+        return reply
+    return replace(reply, fault=replace(fault, blame=Blame.GATEWAY))

@@ -18,7 +18,7 @@ from eyrie.gateway.providers import ProviderList
 from eyrie.gateway.reply import Expected, Reply
 from eyrie.gateway.request import Request, headers, narrow
 from eyrie.generate.bills import Bills
-from eyrie.generate.breaker import EVERYWHERE, Route
+from eyrie.generate.breaker import EVERYWHERE, Route, may_be_cached, unlisted
 from eyrie.generate.gate import Gate
 from eyrie.generate.purse import Purse
 from eyrie.generate.settings import Settings
@@ -81,10 +81,10 @@ class Buyer:
     async def _buy(self, identity: Identity, request: Request, order: tuple[int, ...]) -> Answer:
         worst = microdollars(request.worst_case)
         wanted = Wanted(identity, request.fingerprint, request.body, worst, self.settings.rebuy, worst)
-        failures = 0
+        failures, resend = 0, None
         while True:
             hold = self._reservations.hold(identity, worst, trio.current_time())
-            admission, reply = await self._attempt(replace(wanted, reserve=hold), order, request.path)
+            admission, reply = await self._attempt(replace(wanted, reserve=hold), order, request.path, resend)
             if admission.decision is Decision.STORED and admission.answer is not None:
                 self.tally.shared += admission.answer.shared
                 return admission.answer
@@ -104,6 +104,7 @@ class Buyer:
                 if rejection is not None:
                     return rejection
                 failures += 1
+                resend = admission.body if may_be_cached(reply, reply.fault) else None
                 await self._pause(reply, reply.fault, failures)
             self.stop.check()
 
@@ -121,21 +122,24 @@ class Buyer:
             f"{dollars(admission.needed)} more than is left)"
         )
 
-    async def _attempt(self, wanted: Wanted, order: tuple[int, ...], path: str) -> tuple[Admission, Reply | None]:
-        """One turn through the gate; a reply only when the vault let the request go out."""
+    async def _attempt(
+        self, wanted: Wanted, order: tuple[int, ...], path: str, resend: bytes | None
+    ) -> tuple[Admission, Reply | None]:
+        """One turn through the gate; a reply only when the vault let the request go out. `resend`: the bytes to send
+        again as they were."""
         given = await self.gate.acquire(order)
         route, reply = given.route, None
         try:
-            body = narrow(wanted.body, route.tags)
+            body = resend or narrow(wanted.body, route.tags)
             admission = await self.vault.admit(self.job, replace(wanted, body=body), self.settings.limits)
             if admission.decision is not Decision.SEND:
                 return admission, None
             self.purse.freed()  # there may be money for one more
-            if admission.body != body or (route.probe and body is wanted.body):  # a lost attempt's bytes, or no probe
+            if resend or admission.body != body or (route.probe and body is wanted.body):  # this list has its own tags
                 self.gate.breaker.unsent(route)
                 route = EVERYWHERE
             reply = await self._send(given.slot, admission, path)
-            reply = _unlisted(reply, narrowed=admission.body != wanted.body)
+            reply = unlisted(reply, narrowed=admission.body != wanted.body)
             self._heed(reply, route, given.at)
         finally:
             if reply is None:
@@ -170,20 +174,13 @@ class Buyer:
                 f"{reply.provider} answered through the account's own provider key, whose bill is not in the reply; "
                 "remove that key from the account, or set gateway.allow_byok=true",
             )
-        gate, fault = self.gate, reply.fault
-        endpoints_own = gate.breaker.judge(reply, route, sent_at, now)
+        fault = reply.fault
         if fault is None or fault.blame in (Blame.ROW, Blame.PERMANENT):
             self._last_good = now
-            gate.limiter.success(gate.busy, gate.leased)
         elif fault.blame is Blame.RUN:
             self.stop.call(fault.code, f"the gateway ended the run ({self._detail(fault)})")
-        elif endpoints_own:
-            pass  # the breaker's matter: others need not slow down
-        elif fault.blame is Blame.OVERLOAD:
-            gate.limiter.overload(now, fault.retry_after, sent_at, gate.busy, gate.leased)
-        else:
-            gate.limiter.failure(now, sent_at, gate.busy, gate.leased)
-        for note in drain(gate.breaker.notes):
+        self.gate.learn(reply, route, sent_at)
+        for note in self.gate.breaker.news():
             print(f"{self.settings.dataset}: endpoint {self.key.redact(note)}", file=sys.stderr, flush=True)
 
     def _detail(self, fault: Fault) -> str:
@@ -257,17 +254,3 @@ class Buyer:
             return
         longest = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** min(failures, 10))
         await self.stop.sleep(self._random.uniform(0, longest))
-
-
-def _unlisted(reply: Reply, *, narrowed: bool) -> Reply:
-    """To a narrowed list, "no endpoint" says that those endpoints are gone, not that the policy is empty."""
-    fault = reply.fault
-    if not narrowed or fault is None or fault.code is not ExitCode.POLICY_EMPTY:
-        return reply
-    return replace(reply, fault=replace(fault, blame=Blame.GATEWAY))
-
-
-def drain(notes: list[str]) -> list[str]:
-    """Take all notes out of the list."""
-    taken, notes[:] = notes[:], []
-    return taken

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 import trio
 
 from eyrie.gateway.clients import KEEPALIVE_S
+from eyrie.gateway.errors import Blame
+from eyrie.gateway.reply import Reply
 from eyrie.generate.breaker import Breaker, Route
 from eyrie.generate.limiter import Limiter
 from eyrie.generate.stop import StopSign
@@ -83,6 +85,19 @@ class Gate:
         self.busy -= 1
         self._free.append((given.slot, trio.current_time()))
         self.serve()
+
+    def learn(self, reply: Reply, route: Route, sent_at: float) -> None:
+        """Let the breakers and the limiter know how a request ended, before its slot goes to somebody else."""
+        now, fault = trio.current_time(), reply.fault
+        endpoints_own = self.breaker.judge(reply, route, sent_at, now)
+        if fault is None or fault.blame in (Blame.ROW, Blame.PERMANENT):
+            self.limiter.success(self.busy, self.leased)
+        elif endpoints_own or fault.blame is Blame.RUN:
+            return  # the breaker's matter, or the user's: others need not slow down
+        elif fault.blame is Blame.OVERLOAD:
+            self.limiter.overload(now, fault.retry_after, sent_at, self.busy, self.leased)
+        else:
+            self.limiter.failure(now, sent_at, self.busy, self.leased)
 
     def serve(self) -> None:
         """Let in whoever may go; called at every change and by `pump`."""
