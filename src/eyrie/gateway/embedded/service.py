@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,16 @@ class Loaded:
 
 
 def load(receipt: TargetReceipt, served: Served, width: int, threads: int, trust_remote_code: bool) -> Loaded:
-    """Tokenizer, packed weights and decode thread. Seconds."""
+    """Tokenizer, packed weights and decode thread. Seconds.
+
+    In a thread that ends with it: the OpenMP team of a thread lives as long as the thread, and while there are more
+    OpenMP threads than cores none of them spins, which doubles the time of a decode step.
+    """
+    with ThreadPoolExecutor(max_workers=1) as brief:
+        return brief.submit(_load, receipt, served, width, threads, trust_remote_code).result()
+
+
+def _load(receipt: TargetReceipt, served: Served, width: int, threads: int, trust_remote_code: bool) -> Loaded:
     from eyrie.threads import set_threads
 
     set_threads(threads)  # before torch is imported: OpenMP reads its settings once
