@@ -80,12 +80,14 @@ def test_use_of_the_key_by_others_is_said(tmp_path: Path, capsys) -> None:
         job.runtime["gateway"]["usage_lag_s"] = 0.0
         assert job.run() == 0
         stranger = Job(tmp_path / "elsewhere", double, rows=0)
-        double.change(completion_price="0.01", prompt_price="0.001")
+        double.change(tokens=[20_000, 20_000])  # more than a cent
+        stranger.cut["generate"]["max_tokens"] = 20_000
+        stranger.runtime.update(timeout_s=5000.0, deadline_s=5000.0)
         stranger.rows = [prompt(0, "a stranger's question")]
         assert stranger.run() == 0
+        double.change(tokens=[20, 40])
         capsys.readouterr()
         job.rows = [prompt(i) for i in range(4)]
-        job.runtime["budget_usd"] = 100.0
         assert job.run() == 0
         assert "does anybody else use this key?" in capsys.readouterr().err
 
