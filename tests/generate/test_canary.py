@@ -92,7 +92,9 @@ async def failing_request(where: str, double: Double) -> BaseException:
     url = "http://127.0.0.1:9" if where == "a closed port" else double.url
     async with Clients(url, ApiKey(KEY), 4, 1.0) as clients:
         try:
-            await clients.of(0).post(f"{url}/chat/completions", content=b'{"messages":[{"role":"user"}]}')
+            body = b'{"messages":[{"role":"user"}]}'
+            async with clients.of(0).stream("POST", f"{url}/chat/completions", content=body) as response:
+                await response.aread()
         except httpx.HTTPError as error:
             return error
     raise AssertionError("the request was answered")

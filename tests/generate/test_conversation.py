@@ -118,4 +118,4 @@ def test_a_second_system_message_is_refused_by_name(tmp_path) -> None:  # noqa: 
     late = [{"role": "user", "content": "q"}, {"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
     write_jsonl_zst(tmp_path / "p.zst", [{"id": "a", "index": 0, "messages": late}])
     with pytest.raises(InputError, match="row 1 has a system message that is not the first"):
-        list(read_units(tmp_path / "p.zst", 1))
+        [unit.row for unit in read_units(tmp_path / "p.zst", 1)]
