@@ -52,13 +52,13 @@ def message_of(request: dict[str, Any], count: int, script: dict[str, Any]) -> t
     message: dict[str, Any] = {"role": "assistant", "content": " ".join(words)}
     if said.startswith("SAY "):
         message["content"] = said[4:]
-    if last["role"] == "user" and said.startswith("TOOL "):
-        name = said[5:].split()[0]
-        call = {"id": f"call_{seed[:8]}", "type": "function", "function": {"name": name, "arguments": '{"q": 1}'}}
-        return {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
     if request.get("reasoning", {}).get("enabled"):
         message["reasoning"] = "thinking \u2028 about it"
         message["reasoning_details"] = [{"type": "reasoning.text", "text": message["reasoning"], "signature": seed[:8]}]
+    if last["role"] == "user" and said.startswith("TOOL "):
+        name = said[5:].split()[0]
+        call = {"id": f"call_{seed[:8]}", "type": "function", "function": {"name": name, "arguments": '{"q": 1}'}}
+        return {**message, "content": None, "tool_calls": [call]}, "tool_calls"
     return message, "stop"
 
 
