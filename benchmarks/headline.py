@@ -12,12 +12,15 @@ scaled, so each second of it counts as `--clock` simulated ones: a busy or slow 
 shorter. Lower `--clock` or `--share` where the CPU share that is printed is near the machine's.
 
 ideal  the endpoints' own seconds for the same answers, over the slots: no gap, no ramp, no tail, no fault
+list   the same answers in the same order, each in the first free slot: what is left when nobody knows beforehand which
+       answers will be long
 peer   the run to beat: 42M output tokens in 33 minutes for $86, 2000 in flight
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
 import os
 import resource
@@ -88,13 +91,16 @@ def prompts(folder: Path, dataset: str, share: float) -> Path:
     return path
 
 
-def ideal_minutes(double: Any, slots: int) -> float:
-    """Minutes in which the endpoints' own seconds for what was billed fit into the slots."""
-    from tests.gateway_double.script import KIMI_ENDPOINTS
-
-    own = {item["tag"]: item["double"] for item in KIMI_ENDPOINTS}
-    seconds = sum(own[e["tag"]]["first_token_s"] + e["tokens"] / own[e["tag"]]["tokens_per_s"] for e in double.ledger)
-    return seconds / slots / 60
+def ideal_minutes(ledger: list[dict[str, Any]], slots: int) -> tuple[float, float]:
+    """(minutes that the endpoints' own seconds fill in `slots`, minutes of the same answers one after another, each in
+    the first slot that is free, in the order in which they were asked for)."""
+    free = [0.0] * slots
+    ends = 0.0
+    for entry in sorted(ledger, key=lambda e: e["at"] - e["seconds"]):
+        begins = heapq.heappop(free)
+        heapq.heappush(free, begins + entry["seconds"])
+        ends = max(ends, begins + entry["seconds"])
+    return sum(entry["seconds"] for entry in ledger) / slots / 60, ends / 60
 
 
 def measure(share: float, clock: float, folder: Path) -> dict[str, Any]:
@@ -143,7 +149,8 @@ def measure(share: float, clock: float, folder: Path) -> dict[str, Any]:
             tails = {name: (folder / f"{name}.log").read_text()[-500:] for name, code in codes.items() if code}
             sys.exit(f"jobs failed: {tails}")
         state = double.brief()
-        paid = [entry for entry in double.ledger if Decimal(entry["cost"])]
+        ledger = double.ledger
+        paid = [entry for entry in ledger if Decimal(entry["cost"])]
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         with open(f"/proc/{double.pid}/stat") as file:
             fields = file.read().rsplit(")", 1)[1].split()
@@ -152,7 +159,7 @@ def measure(share: float, clock: float, folder: Path) -> dict[str, Any]:
             books, problems = vault.committed(), vault.check()
             billed = sum((Decimal(r[0]) for r in vault._rows("SELECT billed FROM journal WHERE cost > 0")), Decimal(0))
         return {
-            "minutes": seconds * clock / 60, "wall": seconds, "ideal": ideal_minutes(double, round(SLOTS * share)),
+            "minutes": seconds * clock / 60, "wall": seconds, "ideal": ideal_minutes(ledger, round(SLOTS * share)),
             "tokens": sum(s["tokens"]["completion"] for s in summaries), "billed": Decimal(state["billed"]),
             "booked": billed, "books": books, "problems": problems, "state": state,
             "duplicates": len(paid) - len({e["digest"] for e in paid}), "busy": busy,
@@ -164,14 +171,15 @@ def measure(share: float, clock: float, folder: Path) -> dict[str, Any]:
 def report(found: dict[str, Any], share: float, clock: float) -> None:
     """Print it beside the peer's figures."""
     state, requests = found["state"], found["state"]["requests"]
-    minutes, ideal, tokens = found["minutes"], found["ideal"], found["tokens"]
+    minutes, (ideal, listed), tokens = found["minutes"], found["ideal"], found["tokens"]
     billed, booked, unknown = found["billed"], found["booked"], found["books"]["unknown"] / 1e6
     faults = sum(state["faults"].values())
     jobs, double = found["client_cpu"], found["double_cpu"]
     lines = [
         f"run       {len(DATASETS)} datasets, {tokens:,} output tokens, {round(SLOTS * share)} slots, clock x{clock:g}",
         f"requests  {requests}, of them {faults} with faults; by status {state['statuses']}",
-        f"minutes   {minutes:.1f} simulated ({found['wall']:.0f} s of wall); ideal {ideal:.1f}, {ideal / minutes:.2f}",
+        f"minutes   {minutes:.1f} simulated ({found['wall']:.0f} s of wall)",
+        f"ideal     {ideal:.1f} minutes, ratio {ideal / minutes:.2f}; list {listed:.1f}, ratio {listed / minutes:.2f}",
         f"peer      {PEER['minutes']} minutes for {PEER['tokens']:,} tokens; ratio {minutes / PEER['minutes']:.2f}",
         f"in flight {state['peak']} at most, {sum(found['busy']) / len(found['busy']):.0f} on average",
         f"dollars   billed {billed:.6f}, booked {booked:.6f}, held for unknown {unknown:.6f}; to the cent "

@@ -67,13 +67,14 @@ class Books:
         return stem if self.whole[mark] == 1 else f"{stem}-{self.whole[mark]}"
 
     def bill(self, body: bytes, generation_id: str, cost: Decimal, tag: str, provider: str, usage: Any, why: str,
-             *, gone: bool, streamed: bool) -> None:  # fmt: skip
+             *, gone: bool, streamed: bool, seconds: float) -> None:  # fmt: skip
         """Enter a generation into the ledger; `/generation` and `/key` hear of it after their lags."""
         counts = usage if isinstance(usage, dict) else {}
         self.billed += cost
         self.ledger.append(
             {"id": generation_id, "digest": digest(body), "cost": format(cost, "f"), "tag": tag, "provider": provider,
-             "tokens": counts.get("completion_tokens", 0), "why": why, "client_gone": gone, "at": self.now()}
+             "tokens": counts.get("completion_tokens", 0), "why": why, "client_gone": gone, "at": self.now(),
+             "seconds": seconds}
         )  # fmt: skip
         self.late.append((self.now() + self.script["key_usage_lag"], cost))
         details = counts.get("completion_tokens_details") or {}

@@ -27,7 +27,18 @@ HTML = b"<html><body>Bad gateway</body></html>"
 STATUS = {name: int(name) for name in ("400", "408", "413", "422", "429", "500", "502", "503", "504", "524", "529")}
 ERROR_TYPES = {400: "invalid_request", 429: "rate_limit_exceeded", 500: "server", 502: "provider_unavailable",
                503: "provider_unavailable", 504: "timeout", 524: "timeout", 529: "provider_overloaded"}  # fmt: skip
-WHOLE = (None, "slow", "drip", "cut", "drop", "no_usage", "string_usage", "evict", "long")  # a whole answer was made
+WHOLE = (
+    None,
+    "slow",
+    "drip",
+    "cut",
+    "drop",
+    "no_usage",
+    "string_usage",
+    "evict",
+    "long",
+    "no_done",
+)  # a whole answer was made
 REFUNDED = (
     "echo",
     "inband",

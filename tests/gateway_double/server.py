@@ -211,7 +211,7 @@ async def generate(
     await books.sleep(wait)
     books.abandoned += connection.gone
     books.bill(body, generation_id, cost, endpoint["tag"], endpoint["provider_name"], dict(usage), fault or "answer",
-               gone=connection.gone, streamed=False)  # fmt: skip
+               gone=connection.gone, streamed=False, seconds=wait)  # fmt: skip
     outcome = late(fault, reply)
     if fault in ("echo", "echo_answer") and outcome.data is not None:
         sent = books.last_headers.get("authorization", "").removeprefix("Bearer ")

@@ -2,7 +2,7 @@
 
 Faults of its own: `midstream` (an error chunk after half the text), `midstream_bare` (the same with empty choices),
 `no_done` (the end never comes). Of an answer whose client went away, endpoints with `aborts_stop_billing` bill what
-was sent; the others bill all of it.
+was sent; the others go on to the end, bill all of it, and the response cache keeps it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tests.gateway_double.faults import Outcome, encode, late
 if TYPE_CHECKING:
     from tests.gateway_double.server import Connection
 
+LOST = ("no_done", "cut", "drop")  # the answer is whole, its way to the client is not
 BROKEN = ("midstream", "midstream_bare")
 
 
@@ -48,30 +49,35 @@ async def stream(
 ) -> Outcome | None:  # fmt: skip
     """Send a reply chunk by chunk over `wait` seconds and bill it."""
     usage, generation_id = reply["usage"], reply["id"]
-    outcome = late(fault, json.loads(json.dumps(reply)))
+    lost = fault in LOST
+    outcome = Outcome(200, encode(reply)) if lost else late(fault, json.loads(json.dumps(reply)))
     connection.start(outcome.status, {"Content-Type": "text/event-stream", "X-Generation-Id": generation_id}, None)
-    said = json.loads(outcome.data) if _has_message(outcome) else reply  # a fault may have changed who says it
+    said = json.loads(outcome.data or b"") if _has_message(outcome) else reply  # a fault may have changed who says it
     base = {k: said[k] for k in ("id", "created", "model", "provider")} | {"object": "chat.completion.chunk"}
-    deltas = pieces(json.loads(outcome.data), books.script["chunks"]) if _has_message(outcome) else []
+    deltas = pieces(said, books.script["chunks"]) if _has_message(outcome) else []
+    stops = endpoint["double"].get("aborts_stop_billing")
     sent = 0
     for delta in deltas:
-        connection.chunk(b": OPENROUTER PROCESSING\n\n")
+        if not connection.gone:
+            connection.chunk(b": OPENROUTER PROCESSING\n\n")
         await books.sleep(wait / max(len(deltas), 1))
-        if connection.gone or (fault in (*BROKEN, "no_done", "cut", "drop") and sent >= len(deltas) // 2):
+        if (connection.gone and stops) or (fault in BROKEN and sent >= len(deltas) // 2):
             break
         choice = {"index": 0, "delta": delta, "finish_reason": None, "native_finish_reason": None}
-        connection.chunk(line({**base, "choices": [choice]}))
+        if not connection.gone and not (lost and sent >= len(deltas) // 2):
+            connection.chunk(line({**base, "choices": [choice]}))
         sent += 1
-    share = Decimal(sent) / max(len(deltas), 1)
     if fault in BROKEN:
         cost = Decimal(0)
-    elif connection.gone and endpoint["double"].get("aborts_stop_billing"):
-        done = int(usage["completion_tokens"] * share)
-        cost = catalogue.cost(endpoint, usage["prompt_tokens"], done)
+    elif connection.gone and stops:
+        share = Decimal(sent) / max(len(deltas), 1)
+        cost = catalogue.cost(endpoint, usage["prompt_tokens"], int(usage["completion_tokens"] * share))
     books.abandoned += connection.gone
     books.bill(body, generation_id, cost, endpoint["tag"], endpoint["provider_name"], usage, fault or "answer",
-               gone=connection.gone, streamed=True)  # fmt: skip
-    if connection.gone or fault in ("no_done", "cut", "drop"):
+               gone=connection.gone, streamed=True, seconds=wait)  # fmt: skip
+    if keep and fault in (None, "slow", "long", *LOST) and sent == len(deltas) and outcome.data:
+        books.cache.setdefault(digest(body), outcome.data)
+    if connection.gone or lost:
         connection.transport.close()
         return None
     if fault in BROKEN:
@@ -85,8 +91,6 @@ async def stream(
         connection.chunk(line({**base, "choices": [end]}) if final else b"data: " + outcome.data + b"\n\n")
         if "usage" in final:
             connection.chunk(line({**base, "choices": [], "usage": final["usage"]}))
-        if keep and fault in (None, "slow", "long"):
-            books.cache.setdefault(digest(body), outcome.data)
     connection.chunk(b"data: [DONE]\n\n")
     connection.transport.write(b"0\r\n\r\n")
     return None
