@@ -24,6 +24,7 @@ import heapq
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -140,9 +141,13 @@ def measure(share: float, clock: float, folder: Path) -> dict[str, Any]:
             command = [sys.executable, __file__, "--job", json.dumps(arguments), "--clock", str(clock)]
             jobs.append(subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=ROOT))
         busy: list[int] = []
-        while any(job.poll() is None for job in jobs):
-            time.sleep(1.0)
-            busy.append(double.brief()["in_flight"])
+        try:
+            while any(job.poll() is None for job in jobs):
+                time.sleep(1.0)
+                busy.append(double.brief()["in_flight"])
+        finally:
+            for job in jobs:
+                job.kill()  # those that still run when this script is interrupted
         seconds = time.perf_counter() - began
         codes = {name: job.returncode for name, job in zip(DATASETS, jobs, strict=True)}
         if any(codes.values()):
@@ -200,6 +205,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.job:
         return run_job(args.clock, json.loads(args.job))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the jobs are ended on the way out
     with tempfile.TemporaryDirectory() as name:
         found = measure(args.share, args.clock, Path(name))
     report(found, args.share, args.clock)
