@@ -1,4 +1,9 @@
-"""Open the vault's file to write, and say in one sentence why it cannot be opened."""
+"""Open the vault's file to write, and say in one sentence why it cannot be opened.
+
+Only SQLite opens the file. Locks belong to the process: were the file read beside SQLite and closed again, the locks of
+every connection here would be gone without a word, and another job that ends would delete the write-ahead log, with
+commits in it, under this one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,6 @@ from eyrie.vault.ddl import APPLICATION_ID, MIGRATIONS, SCHEMA, SCHEMA_VERSION
 FILE_NAME = "vault.sqlite"
 BUSY_S = 60.0  # how long one job waits for another's commit
 WAL_BYTES = 64 << 20  # what a commit leaves of the write-ahead log at most, as far as readers allow
-_SQLITE_HEADER = b"SQLite format 3\0"
 
 
 def explain(error: sqlite3.Error, path: Path) -> EyrieError:
@@ -27,7 +31,9 @@ def explain(error: sqlite3.Error, path: Path) -> EyrieError:
         )
     if "locked" in text or "busy" in text:
         return MissingError(f"{path}: another process held the vault for over {BUSY_S:.0f} s; end it and rerun")
-    if isinstance(error, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text):
+    if "not a database" in text:
+        return InputError(f"{path}: not a vault ({text}); move it away or point `vault` elsewhere")
+    if isinstance(error, sqlite3.DatabaseError) and "malformed" in text:
         return damaged(path, text)
     return EyrieError(f"{path}: SQLite failed ({text})")
 
@@ -50,7 +56,6 @@ def connect(folder: str | Path) -> sqlite3.Connection:
     try:
         fresh = not path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
-        check_header(path)
     except OSError as error:
         raise MissingError(f"{path}: cannot be opened ({error.strerror}); make its folder writable and rerun") from None
     try:
@@ -65,15 +70,6 @@ def connect(folder: str | Path) -> sqlite3.Connection:
     if fresh:  # SQLite syncs the file's name; the folder's own is ours
         sync_directory(path.parent.parent)
     return connection
-
-
-def check_header(path: Path) -> None:
-    """Raises InputError when `path` is some other kind of file."""
-    if not path.exists() or path.stat().st_size == 0:
-        return
-    with open(path, "rb") as file:
-        if file.read(16) != _SQLITE_HEADER:
-            raise InputError(f"{path}: not a vault (no SQLite file); move it away or point `vault` elsewhere")
 
 
 def schema_of(connection: sqlite3.Connection, path: Path) -> int:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from eyrie.errors import InputError, MissingError
 from eyrie.vault.ddl import SCHEMA_VERSION
-from eyrie.vault.opening import BUSY_S, FILE_NAME, check_header, connect, explain, schema_of
+from eyrie.vault.opening import BUSY_S, FILE_NAME, connect, explain, schema_of
 
 
 def connect_to_read(folder: str | Path, scratch: tempfile.TemporaryDirectory[str]) -> sqlite3.Connection:
@@ -25,7 +25,6 @@ def connect_to_read(folder: str | Path, scratch: tempfile.TemporaryDirectory[str
     try:
         if not path.exists():
             raise InputError(f"{path}: no vault here; it is made by the first generate job")
-        check_header(path)
         if not os.access(path, os.R_OK):
             raise PermissionError(13, "Permission denied")
     except OSError as error:
