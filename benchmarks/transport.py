@@ -36,6 +36,7 @@ from benchmarks.loopback import MODEL, PROVIDER, loopback
 CONNECTS_PER_S = 100
 LOW_S, HIGH_S, BYTES = 4.0, 8.0, 8000
 TICK_S = 0.01
+RAMP = 1.25  # stalls are looked at from so many times the shortest ramp on
 WANTED_MS, WANTED_RATIO, WANTED_STALL_S, WANTED_MB = 1.5, 3.5, 0.5, 300
 
 
@@ -106,7 +107,7 @@ def eyrie_client(args: argparse.Namespace, url: str) -> dict[str, float]:
         gate = Gate(Limiter(args.in_flight), StopSign(), Breaker(accepted))
         gate.leased = args.in_flight
         numbers = iter(range(args.requests))
-        meter = Meter(2 * args.in_flight / CONNECTS_PER_S)
+        meter = Meter(RAMP * args.in_flight / CONNECTS_PER_S)
 
         async def work(clients: Clients) -> None:
             for number in numbers:
@@ -150,7 +151,7 @@ def aiohttp_client(args: argparse.Namespace, url: str) -> dict[str, float]:
 
     async def main() -> dict[str, float]:
         numbers = iter(range(args.requests))
-        meter = Meter(2 * args.in_flight / CONNECTS_PER_S)
+        meter = Meter(RAMP * args.in_flight / CONNECTS_PER_S)
 
         async def beat() -> None:
             while True:
@@ -182,7 +183,7 @@ def httpx_client(args: argparse.Namespace, url: str) -> dict[str, float]:
 
     async def main() -> dict[str, float]:
         numbers = iter(range(args.requests))
-        meter = Meter(2 * args.in_flight / CONNECTS_PER_S)
+        meter = Meter(RAMP * args.in_flight / CONNECTS_PER_S)
 
         async def beat() -> None:
             while True:
