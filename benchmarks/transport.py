@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import resource
 import subprocess
@@ -88,6 +87,7 @@ def eyrie_client(args: argparse.Namespace, url: str) -> dict[str, float]:
     from eyrie.gateway.reply import Expected
     from eyrie.gateway.request import headers, narrow
     from eyrie.generate.breaker import Breaker
+    from eyrie.generate.collector import calm_collector
     from eyrie.generate.gate import Gate
     from eyrie.generate.limiter import Limiter
     from eyrie.generate.stop import StopSign
@@ -122,10 +122,8 @@ def eyrie_client(args: argparse.Namespace, url: str) -> dict[str, float]:
                 headers("openrouter"), Expected(providers, "openrouter", True), patience, note=note,
                 redact=key.redact_bytes,
             )  # fmt: skip
-            gate.breaker.judge(reply, given.route, given.at, trio.current_time())
-            if reply.verdict is not None:
-                assert reply.cost == Decimal("0.0001"), reply
-                gate.limiter.success(gate.busy, gate.leased)
+            gate.learn(reply, given.route, given.at)
+            assert reply.verdict is None or reply.cost == Decimal("0.0001"), reply
             gate.release(given)
             return reply.verdict is not None
 
@@ -143,7 +141,8 @@ def eyrie_client(args: argparse.Namespace, url: str) -> dict[str, float]:
             beside.cancel_scope.cancel()
         return meter.result()
 
-    return trio.run(main)
+    with calm_collector():
+        return trio.run(main)
 
 
 def aiohttp_client(args: argparse.Namespace, url: str) -> dict[str, float]:
@@ -240,7 +239,6 @@ def main() -> int:
     parser.add_argument("--url", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
-        gc.freeze()
         print(json.dumps(PARTS[args.part](args, args.url)))
         return 0
     names = [args.only] if args.only else list(PARTS)

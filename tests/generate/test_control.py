@@ -35,15 +35,21 @@ def test_rows_that_are_long_under_way_are_expected_to_bring_more_than_the_mean()
     window = TokenWindow(100_000, guess=50, clock=lambda: now)
     for row in range(100):  # one token a second, 1 to 100 s
         window.begin(row)
+        window.sent(row)
     for row in range(100):
         now = row + 1.0
         window.end(row, row + 1)
     for row in range(100, 110):
         window.begin(row)
+    now += 1000.0  # waiting for a slot tells nothing
+    waiting = window.expected - window.tokens
+    for row in range(100, 110):
+        window.sent(row)
+    now += 1.0
     young = window.expected - window.tokens
     now += 80.0
     old = window.expected - window.tokens
-    assert 400 < young < 600 and 850 < old < 1000
+    assert 400 < waiting <= young < 600 and 850 < old < 1000
     window.abandon(109)
     assert window.under_way == 9 and window.expected - window.tokens < old
 
@@ -119,6 +125,7 @@ def test_rows_with_long_tails_are_neither_asked_in_excess_nor_one_by_one() -> No
         while len(under_way) < 100 and window.open:
             seconds = dice.lognormvariate(4.094, 0.692)
             window.begin(len(tokens))
+            window.sent(len(tokens))
             heapq.heappush(under_way, (now + seconds, len(tokens)))
             tokens.append(round(25 * seconds))
         if not under_way:

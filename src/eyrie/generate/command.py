@@ -61,6 +61,7 @@ from eyrie.gateway.providers import ProviderList
 from eyrie.gateway.request import RequestBuilder
 from eyrie.gateway.served import context_of, served_model
 from eyrie.generate.account import lines
+from eyrie.generate.collector import calm_collector
 from eyrie.generate.output import Counts, Incomplete, Output
 from eyrie.generate.run import Run
 from eyrie.generate.settings import Settings
@@ -175,7 +176,8 @@ def _buy(
 
         run = Run(output.vault, settings, output, key, gateway.url, stock, total, server_problem=gateway.problem)
         try:
-            trio.run(run.main)
+            with calm_collector():
+                trio.run(run.main)
         except BaseExceptionGroup as group:
             raise first_error(group) or group from None
     return run

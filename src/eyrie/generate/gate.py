@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import heapq
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -41,8 +42,12 @@ class _Waiter:
 class Gate:
     """Hands out slot numbers, the one used last first: its connection is the warmest."""
 
-    def __init__(self, limiter: Limiter, stop: StopSign, breaker: Breaker | None = None) -> None:
+    def __init__(
+        self, limiter: Limiter, stop: StopSign, breaker: Breaker | None = None,
+        admitted: Callable[[tuple[int, ...]], None] = lambda order: None,
+    ) -> None:  # fmt: skip
         self.limiter, self.stop, self.breaker = limiter, stop, breaker or Breaker()
+        self._admitted = admitted  # hears of whoever is let in
         self.leased = 0  # slots that the vault lets this job use
         self.cap = sys.maxsize  # requests under way at most while a new lease is being asked for
         self.busy = 0
@@ -132,6 +137,7 @@ class Gate:
         self.limiter.start()
         waiter.given = Pass(slot, route, now)
         waiter.event.set()
+        self._admitted(waiter.order)
 
     def _is_time(self, now: float) -> bool:
         return not self.limiter.interval(now, self.leased) or self._next_at <= now

@@ -65,7 +65,12 @@ class Run:
         job, reading = enter(self.vault, settings, self.key, read=self.reconciled)
         start = START if settings.gateway == "openrouter" else float(settings.in_flight)
         endpoints = self.output.builder.providers.accepted if settings.gateway == "openrouter" else ()
-        self.gate = Gate(Limiter(settings.in_flight, start), self.stop, Breaker(endpoints))
+        self.gate = Gate(
+            Limiter(settings.in_flight, start),
+            self.stop,
+            Breaker(endpoints),
+            admitted=lambda order: self.window.sent(order[0]),
+        )
         self.window = TokenWindow(settings.token_budget, settings.sampling.max_tokens)
         self.window.tokens, self.window.rows = self.stock.tokens, self.stock.rows
         try:
@@ -133,7 +138,7 @@ class Run:
             if stocked.tokens is not None:
                 self.window.held(stocked.tokens)
                 continue
-            while not (self.window.open and self._active < QUEUED * max(self.gate.leased, 1) + 16):
+            while not (self.window.open and self._active < QUEUED * max(self.gate.leased, 1) + 4):
                 if self.window.reached or self.stop.called:
                     break
                 await self.window.changed()

@@ -27,7 +27,7 @@ class TokenWindow:
         self.tokens, self.rows = 0, 0  # of the rows that are done
         self._guess = guess  # tokens of a row, until enough are seen
         self._clock = clock
-        self._began: dict[int, float] = {}  # rows under way: when they began
+        self._began: dict[int, float | None] = {}  # rows under way: when they were sent, if they were
         self._estimates: dict[int, float] = {}
         self._estimated = 0.0  # sum of the estimates
         self._mean: float | None = None  # of all rows asked here, those under way at their estimates
@@ -57,7 +57,7 @@ class TokenWindow:
     def _refresh(self, now: float) -> None:
         self._refreshed = now
         if len(self._samples) >= ENOUGH:
-            ages = {row: now - began for row, began in self._began.items()}
+            ages = {row: 0.0 if began is None else now - began for row, began in self._began.items()}
             self._estimates, self._mean = redistribute(self._samples, ages)
             self._estimated = sum(self._estimates.values())
 
@@ -72,14 +72,21 @@ class TokenWindow:
         return self.budget is None or self.expected < self.budget
 
     def begin(self, row: int) -> None:
-        """`row` is being asked."""
-        self._began[row] = self._clock()
+        """`row` is to be asked."""
+        self._began[row] = None
         self._estimates[row] = self._fresh
         self._estimated += self._estimates[row]
 
+    def sent(self, row: int) -> None:
+        """The first request of `row` goes out: from here on its age tells how long it will be."""
+        if row in self._began and self._began[row] is None:
+            self._began[row] = self._clock()
+
     def end(self, row: int, tokens: int) -> None:
         """A row that was begun is done."""
-        self._samples.append((self._clock() - self._forget(row), tokens))
+        began = self._forget(row)
+        if began is not None:
+            self._samples.append((self._clock() - began, tokens))
         self.held(tokens)
 
     def abandon(self, row: int) -> None:
@@ -87,7 +94,7 @@ class TokenWindow:
         self._forget(row)
         self._wake()
 
-    def _forget(self, row: int) -> float:
+    def _forget(self, row: int) -> float | None:
         self._estimated -= self._estimates.pop(row)
         return self._began.pop(row)
 
