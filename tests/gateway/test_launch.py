@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from eyrie.errors import ExitCode, EyrieError, InputError
+from eyrie.gateway.keeper import descendants
 from eyrie.gateway.launch import Launch, launched
 
 ROOT = Path(__file__).parents[2]
@@ -179,3 +180,30 @@ def test_options_become_words_in_the_order_given() -> None:
     assert words[-8:] == ["--port", "7", "--tp-size", "8", "--trust-remote-code", "--cuda-graph-bs", "1", "2"]
     vllm = Launch("vllm", (), {"max-model-len": 10}, 1.0).argv("/m", "m", 7)
     assert vllm[:3] == ["vllm", "serve", "/m"] and vllm[-2:] == ["--max-model-len", "10"]
+
+
+HALF_ENDED = """
+import ctypes, platform, subprocess, sys, threading, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+threading.Thread(target=time.sleep, args=(60,)).start()
+print(child.pid, flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # exit of this thread only
+"""
+
+
+def test_children_of_a_process_whose_first_thread_has_ended_are_found() -> None:
+    """It shows as a zombie, and its children are not handed to the keeper before its other threads end too."""
+    process = subprocess.Popen([sys.executable, "-c", HALF_ENDED], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        deadline = time.monotonic() + 10
+        while alive(process.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        found = descendants(os.getpid())
+        assert child in found and process.pid not in found
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.kill()
+        process.wait()

@@ -37,8 +37,12 @@ def _die_with(parent: int) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """Pids of all processes below `root`, by the kernel's table of parents; zombies are left out."""
+    """Pids of all processes below `root` that still run, by the kernel's table of parents.
+
+    A process whose first thread has ended shows as a zombie while its other threads run and still are the parents of
+    its children: zombies are walked through, not listed."""
     children: dict[int, list[int]] = {}
+    ended = set()
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
@@ -47,12 +51,13 @@ def descendants(root: int) -> list[int]:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:  # it has just ended
             continue
-        if fields[0] not in b"ZX":
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
+        children.setdefault(int(fields[1]), []).append(int(entry.name))
+        if fields[0] in b"ZX":
+            ended.add(int(entry.name))
     found, todo = [], [root]
     while todo:
         below = children.get(todo.pop(), [])
-        found += below
+        found += [pid for pid in below if pid not in ended]
         todo += below
     return found
 
