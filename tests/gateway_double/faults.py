@@ -12,6 +12,7 @@ late    504_billed 524_billed                          a timeout at the edge; th
         no_usage string_usage                          answers without a readable bill
         long                                           an answer that runs until it is cut
         cut drop                                       half the body; none of it
+        gone                                           the connection breaks at once; the provider goes on and bills
         slow drip                                      late; one byte at a time
         evict                                          an answer that the response cache does not keep
 """
@@ -33,6 +34,7 @@ WHOLE = (
     "drip",
     "cut",
     "drop",
+    "gone",
     "no_usage",
     "string_usage",
     "evict",

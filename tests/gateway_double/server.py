@@ -202,7 +202,9 @@ async def generate(
     usage["cost"] = float(cost)
     wait = duration(endpoint, usage["completion_tokens"], body) + (script["slow"] if fault == "slow" else 0)
     headers = {"X-Generation-Id": generation_id}
-    if headers_wanted := script["early_headers"] and whole and fault not in ("cut", "drop", "drip"):
+    if fault == "gone":
+        connection.transport.abort()
+    if headers_wanted := script["early_headers"] and whole and fault not in ("cut", "drop", "drip", "gone"):
         connection.start(200, headers, None)
     if request.get("stream"):
         return await sse.stream(connection, books, request, body, endpoint, reply, fault, wait, cost, keep)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -160,6 +161,31 @@ def test_a_cached_reply_gives_the_lost_attempt_its_answer(vault: Vault) -> None:
     stored = vault.answer(identity())
     assert stored is not None and stored.cost == 50
     assert [r["state"] for r in vault._rows("SELECT state FROM journal ORDER BY id")] == ["done", "failed"]
+
+
+def test_bytes_of_a_lost_request_are_kept_when_its_cost_becomes_known(vault: Vault) -> None:
+    """The response cache knows the bytes that were sent, with a narrowed list of endpoints perhaps."""
+    job = vault.register("r", "acc", "d")
+    narrowed = replace(wanted(), body=b"one endpoint of two")
+    lost = admit(vault, job, narrowed).entry
+    vault.write(lambda c: ledger.lose(c, lost, "gateway", "cut", generation_id="gen-1"))
+    vault.write(lambda c: ledger.settle(c, lost, Decimal("0.00005")))
+    again = admit(vault, job, wanted())
+    assert again.body == b"one endpoint of two" and again.lost == ()
+    vault.write(lambda c: ledger.recover(c, again.entry, answer(), Decimal("0.00005"), source="gen-1", free=Decimal(0)))
+    assert [r["state"] for r in vault._rows("SELECT state FROM journal ORDER BY id")] == ["done", "failed"]
+    assert not list(vault._rows("SELECT 1 FROM journal WHERE body IS NOT NULL"))
+
+
+def test_a_lost_request_is_not_asked_again_while_it_may_be_answered(vault: Vault) -> None:
+    job = vault.register("r", "acc", "d")
+    lost = admit(vault, job, wanted()).entry
+    vault.write(lambda c: ledger.lose(c, lost, "gateway", "cut"))
+    early = admit(vault, job, replace(wanted(), answer_s=60.0))
+    assert early.decision is Decision.EARLY and 50 < early.wait_s <= 60
+    assert admit(vault, job, replace(wanted(), answer_s=0.0)).decision is Decision.SEND
+    other = admit(vault, job, replace(wanted("b"), answer_s=60.0))
+    assert other.decision is Decision.SEND
 
 
 def test_many_writers_in_threads_and_processes_agree_on_the_sum(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
@@ -26,6 +27,7 @@ from eyrie.generate.stop import Stopped, StopSign
 from eyrie.generate.tally import Tally
 from eyrie.schema import Reserve
 from eyrie.vault import Admission, Answer, Decision, Identity, Usage, Vault, Wanted, ledger
+from eyrie.vault.answer_times import AnswerTimes
 from eyrie.vault.money import dollars, microdollars
 from eyrie.vault.reservation import Reservations
 
@@ -48,6 +50,7 @@ class Buyer:
     tally: Tally = field(default_factory=Tally)
     purse: Purse = field(init=False)
     bills: Bills = field(init=False)
+    held_back: Callable[[int], None] = lambda change: None  # hears of rows that wait without wanting a slot
     _claims: dict[tuple[str, int], trio.Event] = field(default_factory=dict)
     _last_good: float = field(default_factory=trio.current_time)
     _under_way: dict[int, float] = field(default_factory=dict)  # journal entry -> when it was sent, the oldest first
@@ -57,6 +60,7 @@ class Buyer:
         self.purse = Purse(self.stop)
         self.bills = Bills(self.vault, self.clients, self.providers, self.paid, self.settings.sampling.max_tokens)
         by_quantile, width = self.settings.reserve is Reserve.quantile, self.settings.in_flight
+        self._answers = AnswerTimes(self.vault)
         self._reservations = Reservations(self.vault, by_quantile=by_quantile, width=width)
 
     @property
@@ -84,7 +88,9 @@ class Buyer:
         failures, resend = 0, None
         while True:
             hold = self._reservations.hold(identity, worst, trio.current_time())
-            admission, reply = await self._attempt(replace(wanted, reserve=hold), order, request.path, resend)
+            answer_s = min(self._answers.seconds(identity.model), self.settings.deadline_s)
+            now = replace(wanted, reserve=hold, answer_s=answer_s)
+            admission, reply = await self._attempt(now, order, request.path, resend)
             if admission.decision is Decision.STORED and admission.answer is not None:
                 self.tally.shared += admission.answer.shared
                 return admission.answer
@@ -92,6 +98,8 @@ class Buyer:
                 self.stop.call(ExitCode.BUDGET_REACHED, self._over_message(admission))
             elif admission.decision is Decision.WAIT:
                 await self.purse.wait()
+            elif admission.decision is Decision.EARLY:
+                await self._hold_back(admission.wait_s)
             elif reply is None:
                 await self.stop.sleep(POLL_S)
             elif reply.fault is None:
@@ -246,6 +254,15 @@ class Buyer:
         if silent > self.settings.patience_s and now - oldest < self.settings.patience_s / 2:
             self.stop.call(ExitCode.INCOMPLETE, f"no usable reply for {silent:.0f} s (last: {detail})")
         return None
+
+    async def _hold_back(self, seconds: float) -> None:
+        self.tally.held_back += 1
+        self.held_back(1)
+        try:
+            await self.stop.sleep(seconds)
+        finally:
+            self.tally.held_back -= 1
+            self.held_back(-1)
 
     async def _pause(self, reply: Reply, fault: Fault, failures: int) -> None:
         """Full jitter: rows that failed together do not come back together. An overload of the gateway has its

@@ -139,6 +139,8 @@ class Progress:
         rows_rate = self._rows.at(now, self._finished())
         cooling = gate.limiter.ready_at - now
         state = "draining" if gate.stop.called else f"cooling {cooling:.0f} s" if cooling > 0.5 else "running"
+        if tally.held_back:
+            state += f" ({tally.held_back} rows held back: a lost request of theirs may still be being answered)"
         return Snapshot(
             self.dataset, now - self._began, window.rows, self.total, window.tokens, window.budget, rate,
             tally.cost if self.buyer.paid else None, self._eta(rate, rows_rate), gate.busy, int(gate.limiter.limit),

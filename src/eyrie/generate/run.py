@@ -79,8 +79,9 @@ class Run:
                 trio.open_nursery() as everything,
             ):
                 self.buyer = Buyer(
-                    self.vault, job, settings, self.output.builder.providers, self.gate, clients, self.stop, self.key
-                )
+                    self.vault, job, settings, self.output.builder.providers, self.gate, clients, self.stop, self.key,
+                    held_back=self._held_back,
+                )  # fmt: skip
                 progress = Progress(settings.dataset, self.total, self.buyer, self.window, lambda: self._judged)
                 await self._lease(job)
                 reconciler = Reconciler(self.vault, settings, self.key, self.url, job, reading, self.stop)
@@ -148,6 +149,11 @@ class Run:
             self._active += 1
             await conversations.start(self._converse, stocked.unit, number)
         self._more = False
+
+    def _held_back(self, change: int) -> None:
+        """Rows that wait for a lost request's time to pass leave their place to others."""
+        self._active -= change
+        self.window.wake()
 
     async def _converse(self, unit: Unit, number: int, task_status: trio.TaskStatus[None]) -> None:
         talk = Conversation.start(unit.row, self.settings.user_turns, self.settings.max_pieces)

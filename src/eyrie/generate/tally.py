@@ -25,6 +25,7 @@ class Tally:
     """One process's counts. The dataset's own figures come from the vault (`Output.summary`)."""
 
     shared: int = 0
+    held_back: int = 0  # rows that wait now, because a lost request of theirs may still be being answered
     rejected: int = 0
     faults: dict[str, int] = field(default_factory=dict)  # attempts without a usable answer, by reason
     endpoints: dict[str, Part] = field(default_factory=dict)  # by provider name; "" where the reply named none

@@ -92,7 +92,7 @@ class TokenWindow:
     def abandon(self, row: int) -> None:
         """A row that was begun will not be done in this run."""
         self._forget(row)
-        self._wake()
+        self.wake()
 
     def _forget(self, row: int) -> float | None:
         self._estimated -= self._estimates.pop(row)
@@ -102,14 +102,15 @@ class TokenWindow:
         """The next row is in the vault already."""
         self.tokens += tokens
         self.rows += 1
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let whoever waits for a change look again."""
         self._changed.set()
         self._changed = trio.Event()
 
     async def changed(self) -> None:
-        """Return when another row is done."""
+        """Return when another row is done, or somebody says `wake`."""
         await self._changed.wait()
 
 

@@ -33,11 +33,23 @@ def admit(connection: sqlite3.Connection, job: int, wanted: Wanted, limits: Limi
         (wanted.fingerprint, wanted.identity.repetition, wanted.identity.model),
     ).fetchone():
         return Admission(Decision.BUSY)
+    if (wait := _still_answered(connection, wanted)) > 0:
+        return Admission(Decision.EARLY, wait_s=wait)
     run, account = connection.execute("SELECT run, account FROM jobs WHERE id = ?", (job,)).fetchone()
     refusal = _refusal(connection, run, account, wanted, limits)
     if refusal is not None:
         return refusal
     return _send(connection, job, run, account, wanted)
+
+
+def _still_answered(connection: sqlite3.Connection, wanted: Wanted) -> float:
+    """Seconds for which a lost attempt may still be being answered. The provider goes on and bills; the response
+    cache then gives the answer back free, but it holds whole answers only and does not join twins under way."""
+    if wanted.at_worst == 0 or wanted.answer_s <= 0:
+        return 0.0
+    query = f"SELECT max(sent_at) FROM journal WHERE {BY_IDENTITY} AND state = 'unknown' AND fingerprint = ?"
+    (sent_at,) = connection.execute(query, (*wanted.identity.values, wanted.fingerprint)).fetchone()
+    return 0.0 if sent_at is None else min(wanted.answer_s, sent_at + wanted.answer_s - time.time())
 
 
 def _twin(connection: sqlite3.Connection, wanted: Wanted) -> sqlite3.Row | None:
@@ -92,12 +104,12 @@ def _send(connection: sqlite3.Connection, job: int, run: str, account: str, want
         f"SELECT count(*), total(blame = 'row' AND fingerprint = ?) FROM journal WHERE {BY_IDENTITY}",
         (wanted.fingerprint, *wanted.identity.values),
     ).fetchone()
-    unknown = connection.execute(
-        f"SELECT id, generation_id, body FROM journal WHERE {BY_IDENTITY} AND state = 'unknown' "
-        "AND fingerprint = ? ORDER BY id",
+    lost = connection.execute(
+        f"SELECT id, generation_id, body, state FROM journal WHERE {BY_IDENTITY} AND state IN ('unknown', 'failed') "
+        "AND (state = 'unknown' OR body IS NOT NULL) AND fingerprint = ? ORDER BY id",
         (*wanted.identity.values, wanted.fingerprint),
     ).fetchall()
-    stored = next((row["body"] for row in reversed(unknown) if row["body"] is not None), None)
+    stored = next((row["body"] for row in reversed(lost) if row["body"] is not None), None)
     body = decompress(stored) or wanted.body  # byte-identical, so that the response cache can know it
     cursor = connection.execute(
         "INSERT INTO journal (job, run, account, model, dataset, row, turn, repetition, attempt, fingerprint, state, "
@@ -106,5 +118,5 @@ def _send(connection: sqlite3.Connection, job: int, run: str, account: str, want
          wanted.at_worst, compress(body) if wanted.at_worst else None, time.time()),
     )  # fmt: skip
     assert cursor.lastrowid is not None
-    lost = tuple((row["id"], row["generation_id"]) for row in unknown)
-    return Admission(Decision.SEND, entry=cursor.lastrowid, body=body, faults=int(faults), lost=lost)
+    unknown = tuple((row["id"], row["generation_id"]) for row in lost if row["state"] == "unknown")
+    return Admission(Decision.SEND, entry=cursor.lastrowid, body=body, faults=int(faults), lost=unknown)

@@ -66,11 +66,13 @@ def note(connection: sqlite3.Connection, entry: int, generation_id: str) -> None
     connection.execute("UPDATE journal SET generation_id = ? WHERE id = ?", (generation_id, entry))
 
 
-def _close(connection: sqlite3.Connection, entry: int, state: str, cost: Decimal, **columns: object) -> None:
-    """Settle `entry`; a column given as None keeps what it holds."""
+def _close(
+    connection: sqlite3.Connection, entry: int, state: str, cost: Decimal, *, body: str = "NULL", **columns: object
+) -> None:
+    """Settle `entry`; a column given as None keeps what it holds. `body`: what becomes of the request's bytes."""
     names = ", ".join(f"{name} = coalesce(?, {name})" for name in columns)
     connection.execute(
-        f"UPDATE journal SET state = ?, cost = ?, billed = ?, body = NULL, settled_at = ?"
+        f"UPDATE journal SET state = ?, cost = ?, billed = ?, body = {body}, settled_at = ?"
         f"{', ' + names if names else ''} WHERE id = ?",
         (state, microdollars(cost), format(cost, "f"), time.time(), *columns.values(), entry),
     )
@@ -127,8 +129,9 @@ def lose(
 
 
 def settle(connection: sqlite3.Connection, entry: int, cost: Decimal, provider: str | None = None) -> None:
-    """The gateway told what a lost attempt cost (dollars)."""
-    _close(connection, entry, "failed", cost, provider=provider)
+    """The gateway told what a lost attempt cost (dollars). Its bytes are kept: sent again, they may get the answer
+    from the response cache."""
+    _close(connection, entry, "failed", cost, body="body", provider=provider)
 
 
 def recover(

@@ -132,6 +132,11 @@ class Reader:
         )
         return [Attempt(worst, cost) for worst, cost in reversed(rows)]
 
+    def answer_seconds(self, model: str, last: int) -> list[float]:
+        """Seconds from sent to stored of the `last` answers that were bought of `model`."""
+        query = "SELECT settled_at - sent_at FROM journal WHERE model = ? AND state = 'done' ORDER BY id DESC LIMIT ?"
+        return [row[0] for row in self.query(query, (model, last))]
+
     def lost(self, account: str) -> list[tuple[int, str]]:
         """(journal entry, generation id) of attempts whose cost is unknown and can be asked for."""
         query = (

@@ -155,8 +155,7 @@ def _settle(connection: sqlite3.Connection, account: str, gap: Decimal, reading:
 
 def _book(connection: sqlite3.Connection, entry: int, part: Decimal, error: str) -> None:
     connection.execute(
-        "UPDATE journal SET state = 'failed', cost = ?, billed = ?, body = NULL, settled_at = ?, error = ? "
-        "WHERE id = ?",
+        "UPDATE journal SET state = 'failed', cost = ?, billed = ?, settled_at = ?, error = ? WHERE id = ?",
         (microdollars(part), format(part, "f"), time.time(), error, entry),
     )
 

@@ -86,7 +86,8 @@ class Limits:
 @dataclass(frozen=True)
 class Wanted:
     """A request that asks to be sent. In micro-dollars: `reserve` is held while it is under way, `worst` is the most
-    that it can cost (None = the same; 0 = it is free)."""
+    that it can cost (None = the same; 0 = it is free). `answer_s`: for so many seconds after an attempt was sent that
+    got lost, its answer may still be on the way."""
 
     identity: Identity
     fingerprint: str
@@ -94,6 +95,7 @@ class Wanted:
     reserve: int = 0
     rebuy: bool = False
     worst: int | None = None
+    answer_s: float = 0.0
 
     @property
     def at_worst(self) -> int:
@@ -104,6 +106,7 @@ class Decision(Enum):
     STORED = "stored"  # the vault holds the answer (or the rejection)
     SEND = "send"  # journalled as sent; durable when the caller hears of it
     BUSY = "busy"  # an identical request is under way
+    EARLY = "early"  # a lost attempt may still be being answered: asked again now, it is paid twice
     WAIT = "wait"  # the budget is held by requests under way
     OVER = "over"  # the budget does not allow this request any more
 
@@ -121,3 +124,4 @@ class Admission:
     scope: str = ""  # OVER and WAIT: whose budget it is: run, account or dataset
     needed: int = 0  # OVER: micro-dollars that the budget lacks
     unknown: int = 0  # OVER: micro-dollars held for requests whose cost is unknown
+    wait_s: float = 0.0  # EARLY: seconds until the lost attempt has surely been answered
