@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 
 import pytest
 
-from eyrie.errors import InputError
+from eyrie.errors import InputError, MissingError
 from eyrie.files import (
     atomic_write,
     canonical_json,
@@ -65,6 +66,23 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
         raise RuntimeError
     assert read_json(path) == {"old": True}
     assert os.listdir(tmp_path) == ["a.json"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk can only be mounted by root")
+def test_a_full_disk_is_named_and_leaves_the_old_file_and_no_litter(tmp_path):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=True)
+    try:
+        path = tmp_path / "rows.jsonl.zst"
+        write_jsonl_zst(path, [{"old": 1}])
+        with pytest.raises(MissingError, match="No space left .*free space"):
+            write_jsonl_zst(path, ({"n": os.urandom(500).hex()} for _ in range(1000)))
+        assert list(read_jsonl_zst(path)) == [{"old": 1}]
+        assert [p.name for p in tmp_path.iterdir()] == ["rows.jsonl.zst"]
+        subprocess.run(["mount", "-o", "remount,ro", str(tmp_path)], check=True)
+        with pytest.raises(MissingError, match="cannot be written"):
+            write_jsonl_zst(path, [{"new": 1}])
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def test_missing_and_broken_files_are_named_with_what_to_do(tmp_path):

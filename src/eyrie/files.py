@@ -7,6 +7,7 @@ U+2028 and its kin inside a string must not end a record.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ from typing import Any, BinaryIO
 
 import zstandard
 
-from eyrie.errors import InputError
+from eyrie.errors import InputError, MissingError
 
 
 def canonical_json(value: Any) -> str:
@@ -40,13 +41,37 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`; on success fsync it and rename it onto `path`.
 
-    On an exception the temporary file is removed and `path` stays as it was.
+    On an exception the temporary file is removed and `path` stays as it was. Raises MissingError when there is no
+    room for it, or no right to write there.
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
+    with _explained(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+        os.close(handle)
+        with _renamed(Path(name), target) as temporary:
+            yield temporary
+
+
+@contextlib.contextmanager
+def _explained(target: Path) -> Iterator[None]:
+    """The errors of a disk that cannot be written, in words."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = "free space there and run it again: what is finished stays"
+            raise MissingError(f"{target}: {error.strerror} ({target.parent}); {advice}") from None
+        named = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else None
+        ours = named is not None and (named.parent == target.parent or target.is_relative_to(named))
+        if error.errno in (errno.EROFS, errno.EACCES) and ours:
+            advice = "results, store and vault must be in folders that can be written"
+            raise MissingError(f"{target}: cannot be written ({error.strerror}); {advice}") from None
+        raise
+
+
+@contextlib.contextmanager
+def _renamed(temporary: Path, target: Path) -> Iterator[Path]:
     try:
         yield temporary
         with open(temporary, "rb") as file:
