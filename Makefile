@@ -5,6 +5,7 @@ VENV ?= .venv
 SGLANG_VENV ?= .venv-sglang
 BIN := $(VENV)/bin
 RUN ?= laptop
+WORKERS ?= 2
 
 .DEFAULT_GOAL := run
 .PHONY: run setup test test-sglang lint format clean help
@@ -24,7 +25,7 @@ $(VENV)/ready: envs/workflow.txt envs/data.txt pyproject.toml
 	touch $@
 
 test: setup lint ## lint, then every test that needs neither a GPU nor SGLang
-	$(BIN)/python -m pytest -m "not sglang"
+	$(BIN)/python -m pytest -m "not sglang" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: setup ## formatting and static checks
 	$(BIN)/ruff format --check --quiet src tests benchmarks

@@ -232,7 +232,7 @@ def test_disk_that_fills_up_while_writing_is_a_clear_error(place: Place, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("eyrie.shards.hidden.HiddenWriter.close", full)
-    with pytest.raises(MissingError, match="the disk is full.*finished shards are kept"):
+    with pytest.raises(MissingError, match=r"No space left on device .*store.*what is finished stays"):
         place.run()
     assert not list(place.store.iterdir())
 

@@ -1,4 +1,5 @@
-"""The law of reruns, on the real workflow with the real small model: what is rebuilt, and that bytes never change."""
+"""The law of reruns, on the real workflow with the real small model: what is rebuilt, and that bytes never change,
+whatever is lost and whenever it is killed."""
 
 from __future__ import annotations
 
@@ -8,6 +9,17 @@ import sqlite3
 import pytest
 
 AFTER_TOKENS = {"corpus", "train", "evaluate", "report"}
+
+STAGES = [  # log file, text that shows the stage at work, seconds of work before the kill
+    ("prompts/demo_code.log", "", 0.2),
+    ("generate/demo_code.log", "", 6.0),
+    ("tokenize/demo_oss.log", "", 1.0),
+    ("corpus.log", "", 0.5),
+    ("capture/demo_code.log", "", 4.0),
+    ("train.log", "step", 0.5),
+    ("evaluate.log", "", 4.0),
+    ("report.log", "", 0.5),
+]
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +94,16 @@ def test_losing_all_results_costs_no_request_no_capture_and_no_training(project,
     assert project.outputs() == finished
     assert attempts(project) == before
     assert inodes(project) == stored
+
+
+def test_a_run_killed_in_every_stage_ends_with_the_bytes_of_an_undisturbed_one(project, finished):
+    for name in ("results", "vault", ".snakemake", "store/hidden", "store/train"):
+        shutil.rmtree(project.folder / name)
+    killed = []
+    for log, text, delay in STAGES:
+        if project.kill_during(log, after=text, delay=delay):
+            killed.append(log)
+        project.unlock()
+    project.snakemake()
+    assert project.outputs() == finished
+    assert len(killed) >= 6, f"the run was gone before these could be killed: only {killed} were"

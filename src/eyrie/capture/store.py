@@ -92,16 +92,8 @@ class HiddenStore:
     @contextlib.contextmanager
     def create(self, header: HiddenHeader) -> Iterator[BinaryIO]:
         """Open the shard's file for writing; it appears when all went well. Raises MissingError on a full disk."""
-        try:
-            with atomic_write(self.path(header)) as file:
-                yield file
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise MissingError(
-                f"{self.folder}: the disk is full; free some space, or set store=/ANOTHER/DISK, and rerun: finished "
-                f"shards are kept"
-            ) from None
+        with atomic_write(self.path(header)) as file:
+            yield file
 
 
 def place(source: Path, target: Path) -> None:
