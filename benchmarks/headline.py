@@ -67,7 +67,7 @@ def run_job(clock: float, arguments: list[str]) -> int:
     return cli.main(arguments)
 
 
-def configuration(url: str, key_file: Path, share: float) -> dict[str, Any]:
+def configuration(url: str, key_file: Path, share: float, sort: str) -> dict[str, Any]:
     """The seeds' run as a user would start it."""
     from eyrie.config import compose
 
@@ -75,6 +75,7 @@ def configuration(url: str, key_file: Path, share: float) -> dict[str, Any]:
         "experiment=kimi_k2_5", f"dataset=[{','.join(DATASETS)}]", f"gateway.base_url={url}",
         f"gateway.api_key_file={key_file}", f"generate.tokens_per_dataset={round(TOKENS * share)}",
         f"generate.in_flight={max(1, round(SLOTS * share))}", f"generate.budget_usd={100 * share:.6f}",
+        f"gateway.sort={sort}",
     ])  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def ideal_minutes(ledger: list[dict[str, Any]], slots: int) -> tuple[float, floa
     return sum(entry["seconds"] for entry in ledger) / slots / 60, ends / 60
 
 
-def measure(share: float, clock: float, folder: Path) -> dict[str, Any]:
+def measure(share: float, clock: float, sort: str, folder: Path) -> dict[str, Any]:
     """Run it; the figures."""
     from tests.gateway_double import Double
     from tests.gateway_double.script import KIMI, KIMI_ENDPOINTS
@@ -122,7 +123,7 @@ def measure(share: float, clock: float, folder: Path) -> dict[str, Any]:
     key_file = folder / "key.txt"
     key_file.write_text("sk-" + "or-v1-" + "0" * 32 + "\n")
     with Double(**script) as double:
-        config = configuration(double.url, key_file, share)
+        config = configuration(double.url, key_file, share, sort)
         shared = ["--runtime", runtime(config)]
         providers = folder / "providers.json"
         eyrie = [sys.executable, "-m", "eyrie"]
@@ -201,13 +202,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clock", type=float, default=10.0, help="simulated seconds per second (default 10)")
     parser.add_argument("--share", type=float, default=1.0, help="of the slots and the tokens (default 1: all)")
+    parser.add_argument("--sort", choices=("null", "price", "throughput"), default="null", help="gateway.sort")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
         return run_job(args.clock, json.loads(args.job))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the jobs are ended on the way out
     with tempfile.TemporaryDirectory() as name:
-        found = measure(args.share, args.clock, Path(name))
+        found = measure(args.share, args.clock, args.sort, Path(name))
     report(found, args.share, args.clock)
     return 0
 

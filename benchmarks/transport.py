@@ -195,7 +195,11 @@ def httpx_client(args: argparse.Namespace, url: str) -> dict[str, float]:
             async def work(slot: int) -> None:
                 await trio.sleep(slot / CONNECTS_PER_S)
                 for number in numbers:
-                    response = await client.post(f"{url}/chat/completions", content=body(number))
+                    try:
+                        response = await client.post(f"{url}/chat/completions", content=body(number))
+                    except httpx.TransportError:  # a pool of this size closes sockets that it has handed out
+                        meter.faults += 1
+                        continue
                     json.loads(response.content)
                     meter.done += 1
 

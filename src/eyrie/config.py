@@ -213,7 +213,7 @@ def plan_settings(config: Mapping[str, Any]) -> str:
         {
             "run": config["run"],
             "target": {name: target[name] for name in ("openrouter_model", "thinking")},
-            "gateway": {name: gateway[name] for name in ("account", "account_budget_usd")},
+            "gateway": {name: gateway[name] for name in ("account", "account_budget_usd", "sort")},
             **{name: config[name] for name in ("generate", "datasets", "plan")},
         }
     )

@@ -29,6 +29,14 @@ class LaunchEngine(Enum):
     vllm = "vllm"
 
 
+class Sort(Enum):
+    """Which of the allowed endpoints OpenRouter asks first."""
+
+    price = "price"
+    throughput = "throughput"  # the end of a run comes sooner, since its last long answers are written faster
+    latency = "latency"
+
+
 @dataclass
 class Policy:
     """Which endpoints may answer (OpenRouter's catalogue)."""
@@ -72,6 +80,7 @@ class Gateway:
     account_budget_usd: float | None = None  # of all runs on this account together; null = each run's own only
     allow_byok: bool = False  # go on when the account's own provider keys answer: their bills are not seen here
     stream: bool | None = None  # null: long answers through OpenRouter are streamed, all else is not
+    sort: Sort | None = None  # openrouter: whom to ask first; null: at random, cheap ones more often (1/price^2)
     usage_lag_s: float = 900.0  # after so long the key's usage surely holds what a lost request cost
     width: int = 32  # embedded: answers decoded together
     policy: Policy = field(default_factory=Policy)

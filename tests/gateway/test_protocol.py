@@ -71,6 +71,11 @@ def test_the_data_policy_travels_with_the_request_and_what_drops_hosts_in_silenc
     assert "zdr" not in body()["provider"]
 
 
+def test_whom_to_ask_first_is_in_the_body_and_not_in_the_fingerprint() -> None:
+    plain, fast = BUILDER.build(ASK, None), replace(BUILDER, sort="throughput").build(ASK, None)
+    assert json.loads(fast.body)["provider"]["sort"] == "throughput" and fast.fingerprint == plain.fingerprint
+
+
 def test_streaming_is_in_the_body_and_not_in_the_fingerprint() -> None:
     plain, streamed = BUILDER.build(ASK, None), replace(BUILDER, stream=True).build(ASK, None)
     assert json.loads(streamed.body)["stream"] is True and plain.fingerprint == streamed.fingerprint

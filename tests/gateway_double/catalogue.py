@@ -129,14 +129,21 @@ def _named(tag: str, names: Any) -> bool:
     return any(tag == name or tag.split("/")[0] == name for name in names)
 
 
-def preference(candidates: list[dict[str, Any]], seed: bytes) -> list[dict[str, Any]]:
-    """`candidates` in the order in which they are tried: at random with weight 1/price^2, fixed by `seed`.
+def preference(candidates: list[dict[str, Any]], seed: bytes, sort: str | None = None) -> list[dict[str, Any]]:
+    """`candidates` in the order in which they are tried: by `sort`, else at random with weight 1/price^2, fixed by
+    `seed`.
 
     Weighted rendezvous: taking one away leaves the order of the others, so that a client which narrows `only` gets
     the same provider for the requests that the one left out would not have had.
     """
 
     def score(endpoint: dict[str, Any]) -> float:
+        if sort == "price":
+            return float(price(endpoint, "completion", 0))
+        if sort == "throughput":
+            return -endpoint["double"].get("tokens_per_s", 0.0)
+        if sort == "latency":
+            return endpoint["double"].get("first_token_s", 0.0)
         weight = 1 / max(float(price(endpoint, "completion", 0)), 1e-9) ** 2
         return -math.log(max(chance(seed, 0, endpoint["tag"]), 1e-12)) / weight
 

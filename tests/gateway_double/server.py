@@ -173,7 +173,7 @@ def route(request: dict[str, Any], body: bytes) -> dict[str, Any] | Outcome:
     if not able:
         availability = {"code": "constraint_filtered", "excluded_by": excluded, "retryable": False}
         return Outcome(404, error(404, "No endpoints found matching your constraints", availability=availability))
-    ordered = catalogue.preference(able, seed)
+    ordered = catalogue.preference(able, seed, (request.get("provider") or {}).get("sort"))
     for endpoint in ordered:
         if BOOKS.busy[endpoint["tag"]] < endpoint["double"].get("concurrency", 1 << 30):
             return endpoint

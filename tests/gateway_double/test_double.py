@@ -75,6 +75,12 @@ def test_a_request_goes_to_an_endpoint_that_is_allowed_and_narrowing_moves_no_ot
     assert all(a == b for a, b in zip(all_, fewer, strict=True) if a != names[tags[0]])
 
 
+def test_sorted_by_throughput_the_fastest_endpoint_answers_until_it_is_full(double: Double) -> None:
+    double.change(**KIMI, clock=1000.0)
+    answers = [ask(double, str(i), model=KIMI["model"], provider={"sort": "throughput"}).json() for i in range(8)]
+    assert {answer["provider"] for answer in answers} == {"BaseTen"}
+
+
 def test_a_full_endpoint_is_passed_over_and_all_full_ones_are_a_429(double: Double) -> None:
     one = {"tag": "a/int4", "provider_name": "A", "quantization": "int4", "double": {"concurrency": 0}}
     two = {"tag": "b/int4", "provider_name": "B", "quantization": "int4"}

@@ -56,6 +56,11 @@ def test_the_expected_price_weighs_endpoints_by_one_over_the_square_of_their_pri
     assert abs(at[EXPECTED].total - Decimal("0.0000012")) < Decimal("1e-20")
 
 
+def test_prices_play_no_part_when_the_fast_are_asked_first() -> None:
+    at = rates([endpoint("0", "0"), endpoint("0", "0.000003")], 1, 100, "throughput")
+    assert at[EXPECTED].total == Decimal("0.0000015")
+
+
 def test_hours_count_by_their_length_and_worst_forgets_the_discount() -> None:
     pricing = {"prompt": "0", "completion": "0.000004", "discount": "0.5",
                "overrides": [{"utc_start": "0000", "utc_end": "0600", "completion": "0.000002"}]}  # fmt: skip

@@ -91,6 +91,7 @@ class RequestBuilder:
     providers: ProviderList
     stream: bool = False
     ask_token_ids: bool = True  # of a server of one's own
+    sort: str | None = None  # OpenRouter: which endpoint first; no part of the fingerprint
 
     def build(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None, repetition: int = 0) -> Request:
         """The request for the next assistant turn after `messages`.
@@ -150,6 +151,7 @@ class RequestBuilder:
         able = [e for e in accepted if not tools or "tools" in e.supported_parameters] or accepted
         policy = self.providers.policy
         block: dict[str, Any] = {
+            **({"sort": self.sort} if self.sort else {}),
             "only": sorted(e.tag for e in able),
             "allow_fallbacks": True,  # inside `only`
             "max_price": {

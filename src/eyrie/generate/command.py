@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     model = settings.identity_model(_target_fingerprint(args, settings, launch))
     builder = RequestBuilder(
         settings.gateway, model, settings.sampling, settings.thinking, providers, settings.stream,
-        ask_token_ids=runtime["gateway"].get("ask_token_ids", True),
+        ask_token_ids=runtime["gateway"].get("ask_token_ids", True), sort=runtime["gateway"].get("sort"),
     )  # fmt: skip
     with Vault(args.vault) as vault:
         output = Output(vault, settings, builder, args.prompts)

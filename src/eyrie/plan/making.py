@@ -76,7 +76,7 @@ def make(settings: Mapping[str, Any], cut: Mapping[str, Any], files: Files, *, a
             expected = lengths(dataset, min(asked, given["answer_tokens"]), prompts, history)
             endpoints, problem = _endpoints(providers, given, asked)
             notes += [f"{name}: {problem}"] if problem else []
-            prices = rates(endpoints, expected.prompt, expected.completion) if endpoints else None
+            prices = rates(endpoints, expected.prompt, expected.completion, gateway.get("sort")) if endpoints else None
             stock = _stock(dataset, generate, history, prompts)
             demand = _demand(name, dataset, generate, stock, expected, prices, changed)
             demand = replace(demand, longest=_longest(endpoints, asked, dataset["max_prompt_chars"]))

@@ -132,7 +132,7 @@ def lengths(facts: Facts) -> str:
         for dataset in facts.datasets:
             axes.hist(dataset.answer_tokens, edges, histtype="step", linewidth=1.8, label=plain(dataset.name))
         axes.set(xlabel="generated tokens in a row", ylabel="rows")
-        axes.legend()
+        axes.figure.legend(loc="outside upper center", ncols=2)
 
     return draw(paint, "answer lengths per dataset")
 
@@ -151,9 +151,9 @@ def tokens(facts: Facts) -> str:
         axes.invert_yaxis()
         axes.set(xlabel="tokens")
         axes.grid(False, axis="y")
-        axes.legend()
+        axes.figure.legend(loc="outside upper center", ncols=2)  # bars reach everywhere
 
-    return draw(paint, "tokens per dataset", height=1.2 + 0.35 * len(facts.datasets))
+    return draw(paint, "tokens per dataset", height=1.5 + 0.35 * len(facts.datasets))
 
 
 def plain(name: str) -> str:
